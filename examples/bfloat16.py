@@ -11,10 +11,10 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
-EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 3200  # BATCH: of one node
+EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 3200  # BATCH: per node
 
 
 def init(key):

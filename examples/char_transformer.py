@@ -18,11 +18,11 @@ from flax import linen as nn
 
 import jdaso
 
-BATCH, LENGTH = 16, 64  # texts a node and step, characters a text
+BATCH, LENGTH = 16, 64  # texts per node and step, characters per text
 WIDTH, LAYERS, HEADS = 96, 2, 4
 LEARNING_RATE = 3e-3
 JARGON = Path("/usr/share/dictd/jargon.dict.dz")
-if not JARGON.is_file():  # where `make setup` unpacks it if it may not install it
+if not JARGON.is_file():  # where `make setup` unpacks it if it cannot install it
     JARGON = Path(__file__).parents[1] / f".venv/debian{JARGON}"
 
 
@@ -39,7 +39,7 @@ class Transformer(nn.Module):
 
 
 def read_text(path):
-    """Returns the text as ASCII codes, and a sentence that says which it is."""
+    """Returns the text as ASCII codes, and a sentence that names it."""
     if path:
         raw, name = Path(path).read_bytes(), f"the file {path}"
     elif JARGON.is_file():
@@ -93,7 +93,7 @@ def main(session, arguments):
     test_loss = jax.jit(loss_of)
     test = cut(held_out, np.random.default_rng(0), 64)
     first = test_loss(params, test)
-    random = np.random.default_rng(1 + session.node)  # each node reads other places
+    random = np.random.default_rng(1 + session.node)  # each node reads different places
     for n in range(steps):
         params, opt_state, loss = step(params, opt_state, cut(text, random, BATCH))
         if session.node == 0 and n % 50 == 0:

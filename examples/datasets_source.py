@@ -2,7 +2,7 @@
 
 mpiexec -n 2 python examples/datasets_source.py
 
-The data set is made in memory; ``datasets.load_dataset(...)`` gives one that is used alike.
+The data set is made in memory; ``datasets.load_dataset(...)`` gives one to use likewise.
 """
 
 import zlib
@@ -14,9 +14,9 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 
-EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 2560  # BATCH: of one node
+EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 2560  # BATCH: per node
 
 
 def loss_of(params, images, labels):

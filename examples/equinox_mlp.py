@@ -25,7 +25,7 @@ with jdaso.Session() as session:
     tx = jdaso.daso(optax.adam(1e-2), phases=phases, session=session)
 
     model = eqx.nn.MLP(2, 1, 64, 2, activation=jax.nn.gelu, key=jax.random.key(session.node))
-    # An activation function is a leaf too, and neither travels nor is trained.
+    # An activation function is a leaf too, but is neither exchanged nor trained.
     params, static = eqx.partition(model, eqx.is_inexact_array)
     params = jdaso.broadcast(params, session)  # all nodes begin with node 0's values
     model, opt_state = eqx.combine(params, static), tx.init(params)
@@ -37,7 +37,7 @@ with jdaso.Session() as session:
         updates, opt_state = tx.update(grads, opt_state, params, value=loss)
         return eqx.apply_updates(model, updates), opt_state, loss
 
-    losses, random = [], np.random.default_rng(session.node)  # each node sees other examples
+    losses, random = [], np.random.default_rng(session.node)  # each node sees different examples
     for _ in range(STEPS):
         x = random.uniform(-2, 2, (BATCH, 2)).astype(np.float32)
         model, opt_state, loss = step(model, opt_state, x, np.sin(x[:, :1]) * np.cos(x[:, 1:]))

@@ -4,7 +4,7 @@
     mpiexec -n 2 python examples/fsdp.py
 
 Parameters and optimizer state are divided over the node's devices. Each shard is exchanged with the
-same shard of the other nodes; none is ever gathered for it. The same, with two ranks for each node:
+same shard of the other nodes; none is ever gathered for this. With two ranks per node:
 
     export XLA_FLAGS=--xla_force_host_platform_device_count=2
     mpiexec -n 4 python examples/fsdp.py 2
@@ -90,7 +90,7 @@ def main(session):
     params = jdaso.finalize(params, opt_state, session)  # still divided
     kernel = params["params"]["Dense_0"]["kernel"]
     shard = kernel.addressable_shards[0].data.shape
-    whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))(params)  # to look at
+    whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))(params)  # for inspection
     checksum = zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(whole)))
     print(
         f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, each device holds "

@@ -1,4 +1,4 @@
-"""A ResNet of any depth on Fashion-MNIST, too deep for one node: its layers shared out.
+"""A ResNet of any depth on Fashion-MNIST, too deep for one node: its layers divided between nodes.
 
     mpiexec -n 2 python examples/hybrid_resnet.py [--depth 110] [--data FOLDER] [--steps N]
 
@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
 MICROBATCHES, CLASSES, WIDTH = 4, 10, 8  # the paper's width is 16, its first layer has stride 1
@@ -78,8 +78,8 @@ def main(session, arguments):
     replica, replicas = session.node // partitions, session.num_nodes // partitions
     data = fashion_mnist(arguments.data)
     count = len(data.train_labels)
-    batch = arguments.batch  # of a replica and step
-    length = count // (batch * replicas)  # steps of an epoch
+    batch = arguments.batch  # per replica and step
+    length = count // (batch * replicas)  # steps per epoch
 
     def batch_of(step):  # all nodes of a replica take the same
         dealt = batches(count, batch, node=replica, num_nodes=replicas, epoch=step // length)

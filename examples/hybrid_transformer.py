@@ -17,7 +17,7 @@ import optax
 
 import jdaso
 
-BATCH, LENGTH = 16, 32  # texts of all replicas, characters a text
+BATCH, LENGTH = 16, 32  # texts of all replicas, characters per text
 WIDTH, BLOCKS, HEADS = 32, 4, 4
 LEARNING_RATE = 1e-2
 MICROBATCHES = 4  # of a replica's share

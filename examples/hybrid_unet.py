@@ -2,7 +2,8 @@
 
     mpiexec -n 2 python examples/hybrid_unet.py [--steps N]
 
-It learns to take noise out of waves. `print(pipeline.plan)` says what travels between the stages.
+The network learns to remove noise from waves. `print(pipeline.plan)` shows the traffic between
+stages.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import optax
 
 import jdaso
 
-SIZE, BATCH, MICROBATCHES = 16, 16, 4  # pixels a side; samples of a replica and step
+SIZE, BATCH, MICROBATCHES = 16, 16, 4  # pixels per side; samples per replica and step
 WIDTHS = (8, 16, 32)  # of each level
 LEARNING_RATE = 3e-3
 

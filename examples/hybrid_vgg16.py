@@ -1,4 +1,4 @@
-"""VGG-16 as a Flax module on Fashion-MNIST, its layers shared out between nodes.
+"""VGG-16 as a Flax module on Fashion-MNIST, its layers divided between nodes.
 
     mpiexec -n 2 python examples/hybrid_vgg16.py [--width 64] [--data FOLDER] [--steps N]
 
@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
 MICROBATCHES = 4
@@ -50,8 +50,8 @@ def main(session, arguments):
     replica, replicas = session.node // partitions, session.num_nodes // partitions
     data = fashion_mnist(arguments.data)
     count = len(data.train_labels)
-    batch = arguments.batch  # of a replica and step
-    length = count // (batch * replicas)  # steps of an epoch
+    batch = arguments.batch  # per replica and step
+    length = count // (batch * replicas)  # steps per epoch
 
     def loss_of(params, batch):
         x = (batch["image"][..., None] / jnp.float32(255) - 0.3) / 0.35

@@ -1,8 +1,8 @@
-"""A file of which only the rows of the next batches are in memory, with position in a checkpoint.
+"""A file of which only the rows of the next batches are in memory; its position is in a checkpoint.
 
 mpiexec -n 2 python examples/larger_than_memory.py [FOLDER]
 
-Started again with the same FOLDER, on any number of nodes, it goes on where it was.
+Started again with the same FOLDER, on any number of nodes, the run continues where it stopped.
 """
 
 import os
@@ -27,7 +27,7 @@ SAMPLES = 20_000
 
 
 def write(folder):
-    """Stands for data that are there already: written piece by piece, too."""
+    """Stands in for existing data: written piece by piece, too."""
     random = np.random.default_rng(0)
     shapes = {"x": (SAMPLES, 64), "y": (SAMPLES, 1)}
     files = {
@@ -38,7 +38,7 @@ def write(folder):
         x = random.normal(size=(1000, 64))
         files["x"][begin : begin + 1000] = x
         files["y"][begin : begin + 1000] = np.sin(x[:, :1]) + x[:, 1:2]
-    for name, array in files.items():  # y.npy comes last: it says that all is there
+    for name, array in files.items():  # y.npy comes last: it marks the data as complete
         array.flush()
         (folder / f"{name}.part").rename(folder / f"{name}.npy")
 

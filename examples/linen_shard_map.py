@@ -18,7 +18,7 @@ from flax.training.train_state import TrainState
 from jax.sharding import PartitionSpec as P
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
 EPOCHS = 2

@@ -1,4 +1,4 @@
-"""Flax nnx: `jdaso.daso` inside `nnx.Optimizer`, one device a node.
+"""Flax nnx: `jdaso.daso` inside `nnx.Optimizer`, one device per node.
 
 mpiexec -n 2 python examples/nnx_optimizer.py
 """
@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
 EPOCHS = 3

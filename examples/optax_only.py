@@ -11,11 +11,11 @@ import numpy as np
 import optax
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
-EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 3200  # BATCH: of one node
-BASE_RATE, BASE_BATCH = 0.05, 32  # what suits one node
+EPOCHS, BATCH, TRAINING_IMAGES = 4, 32, 3200  # BATCH: per node
+BASE_RATE, BASE_BATCH = 0.05, 32  # suitable for one node
 
 
 def init(key):
@@ -42,7 +42,7 @@ with jdaso.Session() as session:
     each = len(batches(num_images, BATCH, epoch=0, **share))
     steps = EPOCHS * each
 
-    # Written once for any number of nodes: rate and warm-up follow the batch of all.
+    # Written once for any number of nodes: rate and warm-up follow the batch of all nodes.
     rate = jdaso.scaled_warmup(
         BASE_RATE,
         batch_size=BATCH * session.num_nodes,

@@ -1,14 +1,14 @@
 """Orbax: a trained model is saved once, and any later script restores it; here the same one.
 
 mpiexec -n 2 python examples/orbax_restore.py FOLDER     # trains, saves
-mpiexec -n 2 python examples/orbax_restore.py FOLDER     # restores, goes on
+mpiexec -n 2 python examples/orbax_restore.py FOLDER     # restores, continues
 
 With two ranks for each node, which hold the parameters in parts (and may restore the same folder):
 
 mpiexec -n 4 python examples/orbax_restore.py FOLDER 2
 
-For a run that was cut off, exchange in flight and all, use jdaso.checkpoint: this is for what is
-finished, and read by others.
+For an interrupted run, exchange in flight included, use jdaso.checkpoint: this example is for
+finished models that others read.
 """
 
 import sys
@@ -41,7 +41,7 @@ def init(key):
 
 
 def checksum(params, whole):
-    params = jax.jit(lambda x: x, out_shardings=whole)(params)  # to look at
+    params = jax.jit(lambda x: x, out_shardings=whole)(params)  # for inspection
     return zlib.crc32(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params)))
 
 
@@ -77,10 +77,10 @@ with jdaso.Session(ranks_per_node=ranks_per_node) as session:
         losses.append(float(loss))
 
     params = jdaso.finalize(params, opt_state, session)  # before saving: the same on all nodes
-    if session.node == 0:  # all ranks of one node write; other nodes would be in their way
+    if session.node == 0:  # all ranks of one node write; other nodes would interfere
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder, params, force=True)
-    jdaso.mean(jnp.zeros(()), session)  # nobody ends before it is written
+    jdaso.mean(jnp.zeros(()), session)  # no node ends before the model is written
     print(
         f"node {session.node}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
         f"parameters {checksum(params, whole):08x}"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Trains with jdaso on 4 machines: one MPI rank (one jdaso "node") a machine, 4 GPUs each.
+# Trains with jdaso on 4 machines: one MPI rank (one jdaso "node") per machine, 4 GPUs each.
 #
 #   qsub examples/pbs.sh                                        # the ResNet-50 example
 #   qsub -l select=8:ncpus=32:mpiprocs=1:ngpus=4 -v TRAIN="python train.py" examples/pbs.sh
 #
 # To adapt: queue and account, ncpus, ngpus, modules, VENV. For PBS Professional and OpenPBS;
-# Torque asks for machines with `-l nodes=4:ppn=32:gpus=4`.
+# Torque requests machines with `-l nodes=4:ppn=32:gpus=4`.
 
 #PBS -N jdaso
 #PBS -l select=4:ncpus=32:mpiprocs=1:ngpus=4
@@ -22,10 +22,10 @@ cd "$PBS_O_WORKDIR" # PBS starts in the home folder
 VENV=${VENV:-$PBS_O_WORKDIR/.venv}
 source "$VENV/bin/activate"
 
-# A line for each rank that `mpiprocs` asked for. mpiexec is that of the MPI which mpi4py loads.
+# A line for each rank that `mpiprocs` requests. mpiexec is that of the MPI which mpi4py loads.
 RANKS=$(wc -l <"$PBS_NODEFILE")
 if mpiexec --version 2>&1 | grep -qi "open mpi\|openrte\|prrte"; then
-    # Else it binds a rank to one core, shared by XLA, the data pipeline and the exchange's thread.
+    # Otherwise it binds a rank to one core, shared by XLA, the data pipeline and the exchange's thread.
     LAUNCH=(mpiexec -n "$RANKS" --hostfile "$PBS_NODEFILE" --map-by ppr:1:node --bind-to none)
 else
     LAUNCH=(mpiexec -n "$RANKS" -f "$PBS_NODEFILE" -ppn 1) # MPICH and its derivatives
@@ -44,5 +44,5 @@ size, tasks = MPI.COMM_WORLD.Get_size(), int(sys.argv[1])
 assert size == tasks, f"MPI sees {size} ranks, PBS gave {tasks}: mpiexec is of another MPI"
 ' "$RANKS"
 
-# One dead rank ends the launch: mpiexec kills the others.
+# One failed rank ends the launch: mpiexec kills the others.
 "${LAUNCH[@]}" "${TRAIN[@]}"

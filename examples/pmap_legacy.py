@@ -1,4 +1,4 @@
-"""`jax.pmap`, as older code bases have it: replicated state, a leading axis for the devices.
+"""`jax.pmap`, as in older code bases: replicated state, a leading axis for the devices.
 
 On a machine without GPUs, as two nodes of two CPU devices each:
 
@@ -19,7 +19,7 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 
 import jdaso
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
 EPOCHS = 3

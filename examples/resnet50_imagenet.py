@@ -2,9 +2,9 @@
 
     mpiexec -n NODES python examples/resnet50_imagenet.py --data IMAGENET/train
 
-Needs Pillow (extra `train`). `--data` has a folder of images for each class. Without it images are
-made up, to see the program run: `--image-size 32 --batch 4 --steps 14` takes one to two minutes
-with two nodes on two CPU cores.
+Needs Pillow (extra `train`). `--data` has a folder of images for each class. Without `--data`
+images are made up, to try the program: `--image-size 32 --batch 4 --steps 14` takes one to two
+minutes with two nodes on two CPU cores.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The smallest loop: bare JAX, one device a node.
+"""The smallest loop: bare JAX, one device per node.
 
 mpiexec -n 2 python examples/smallest.py
 """
@@ -35,7 +35,7 @@ with jdaso.Session() as session:
         updates, opt_state = tx.update(grads, opt_state, params, value=loss)
         return optax.apply_updates(params, updates), opt_state, loss
 
-    losses, random = [], np.random.default_rng(session.node)  # each node sees other examples
+    losses, random = [], np.random.default_rng(session.node)  # each node sees different examples
     for _ in range(STEPS):
         x = random.uniform(-2, 2, (BATCH, 2)).astype(np.float32)
         y = np.sin(x[:, :1]) * np.cos(x[:, 1:])

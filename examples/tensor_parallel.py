@@ -3,8 +3,8 @@
     export XLA_FLAGS=--xla_force_host_platform_device_count=4
     mpiexec -n 2 python examples/tensor_parallel.py
 
-``local_axis`` names the axis whose devices hold copies, ``sharded`` gives how the parameters are
-divided over the other one.
+``local_axis`` names the axis whose devices hold copies, ``sharded`` gives the division of the
+parameters over the other one.
 """
 
 import zlib
@@ -57,7 +57,7 @@ def main(session):
         updates, opt_state = tx.update(grads, opt_state, params, value=loss)
         return optax.apply_updates(params, updates), opt_state, loss
 
-    # Copies of the parameters are divided as these are; all else is on all devices.
+    # Copies of the parameters are divided like these; all else is on all devices.
     state = jdaso.DasoState(**dict.fromkeys(jdaso.DasoState._fields, P()))
     of_inner = optax.tree_utils.tree_map_params(
         inner,

@@ -1,11 +1,11 @@
 """DASO for JAX: training on many nodes without waiting for the network.
 
-The public names stand in ``__init__.pyi``. ``import jdaso`` loads none: each is loaded when it is
-first asked for (PEP 562). So the doctor runs where JAX cannot be imported, and a supervisor needs
-nothing that may fail.
+The public names are listed in ``__init__.pyi``. ``import jdaso`` loads none of them: each is loaded
+at its first use (PEP 562). So the doctor runs where JAX cannot be imported, and a supervisor
+depends on nothing that may fail.
 
-May live here: the way to public names. May not: code of their own, and imports that load JAX, NumPy
-or MPI.
+May live here: the lookup of public names. May not: their code, and imports that load JAX, NumPy or
+MPI.
 """
 
 import importlib
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(_HOMES[name], __name__)
     if "jax" in sys.modules:
-        # Before the first use of a device: the thread pools of CPU devices are sized there.
+        # Before the first use of a device: the thread pools of CPU devices are sized then.
         importlib.import_module("._jax.cpus", __name__).reserve_cpu_threads()
     found = module if _HOMES[name] == f".{name}" else getattr(module, name)
     return globals().setdefault(name, found)

@@ -39,14 +39,14 @@ class Fault:
     """One fault.
 
     Attributes:
-        node: the node it happens on.
+        node: the node on which the fault happens.
         when: after this many updates; or the first time in a phase (``"warm-up"``, ``"cycling"``,
             ``"cool-down"``), with an exchange in flight (``"flight"``), in the background of a save
             (``"save"``), or in a restore (``"restore"``).
         action: ``"kill"``, ``"stop"`` (SIGSTOP, then SIGCONT), ``"segfault"``, ``"exit"``,
             ``"raise"``, ``"hang"`` (holding Python's lock), ``"flip"`` (the lowest bit of the first
             parameter), ``"nan"`` (replaces the first parameter) or ``"delay"``.
-        seconds: how long it stops, hangs or delays.
+        seconds: the duration of a stop, a hang or a delay.
     """
 
     node: int
@@ -75,13 +75,13 @@ class Fault:
 
 
 class Faults:
-    """Makes faults happen on this node; of several ranks, on the first.
+    """Triggers faults on this node; if the node has several ranks, on the first.
 
     Args:
         faults: the faults; if None, those in ``JDASO_FAULTS``, separated by semicolons.
         session: the nodes.
-        folder: records the faults that have happened, so that a restarted run does not meet them
-            again; None forgets them with the process.
+        folder: records the faults that have happened, so that a restarted run does not repeat them;
+            without a folder, each process starts afresh.
 
     Example:
         >>> import jdaso, jax.numpy as jnp
@@ -185,7 +185,7 @@ def _spoil(params: PyTree, action: str) -> PyTree:
 
 
 def _spoilt(leaf: Any, action: str) -> Any:
-    """The leaf with its first number changed; of one on several ranks, that of this rank."""
+    """The leaf with its first number changed; if the leaf spans ranks, the first on this rank."""
     if spans_processes(leaf):
         first, *others = (shard.data for shard in leaf.addressable_shards)
         parts = [_spoilt(first, action), *others]

@@ -16,13 +16,11 @@ os.environ.setdefault("XLA_FLAGS", compiling.QUICKLY)
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 if (checked := os.environ.get("JDASO_TYPECHECK", "0")) != "0":
-    from jaxtyping import install_import_hook
+    import checked_types
 
-    # PEP 484: an int will do where a float is asked for (timeout_seconds=30).
-    checker = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
     # "1": all of jdaso; "shapes": where shapes are annotated, which starts much faster.
     shapes = ["jdaso._rules", "jdaso._optimizers", "jdaso.report"]
-    install_import_hook(shapes if checked == "shapes" else "jdaso", checker)
+    checked_types.install(shapes if checked == "shapes" else "jdaso")
 
 import compiled_once
 import jax

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from benchmarks.lib.transformer import Transformer, cross_entropy, dense, pieces
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 from jdaso.data import batches
 
 ROOT = Path(__file__).parents[2]

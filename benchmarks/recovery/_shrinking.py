@@ -18,7 +18,7 @@ import optax
 
 import jdaso
 from jdaso.checkpoint import Checkpoints
-from jdaso.cli._fashion_mnist import fashion_mnist
+from jdaso.cli.demo import fashion_mnist
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "programs"))
 import resumable

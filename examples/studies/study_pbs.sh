@@ -1,13 +1,13 @@
 #!/bin/bash
-# Runs a study on the nodes of a PBS job, one launch a cell; queued again, it goes on.
+# Runs a study on the nodes of a PBS job, one launch per cell; queued again, it continues.
 #
 #   qsub examples/studies/study_pbs.sh                  # examples/studies/cluster.toml
 #   qsub -l select=8:ncpus=8:mpiprocs=1 -v STUDY=my.toml,OUT=mine examples/studies/study_pbs.sh
 #
-# The job needs as many nodes as the largest cell. Killed or out of time it loses the launch that
-# runs, and no row: the same qsub goes on at the next one.
+# The job needs as many nodes as the largest cell. If killed or out of time, it loses the running
+# launch but no row: the same qsub continues with the next one.
 # To adapt: queue and account, ncpus, walltime, modules, VENV. For PBS Professional and OpenPBS;
-# Torque asks for nodes with `-l nodes=4:ppn=8`.
+# Torque requests nodes with `-l nodes=4:ppn=8`.
 
 #PBS -N jdaso-study
 #PBS -l select=4:ncpus=8:mpiprocs=1
@@ -27,5 +27,5 @@ source "$VENV/bin/activate"
 STUDY=${STUDY:-examples/studies/cluster.toml}
 OUT=${OUT:-studies/cluster}
 read -r -a OPTIONS <<<"${OPTIONS:-}" # more options of the study, such as --short or --again
-# In the place of this shell, so that the signals of PBS reach the study itself.
+# In place of this shell, so that the signals of PBS reach the study itself.
 exec python -m jdaso study "$STUDY" --out "$OUT" "${OPTIONS[@]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 STOPPED_STATUS = 75
-"""Exit status of a program that stopped on request and has saved: EX_TEMPFAIL, start it again."""
+"""Exit status of a program that saved and stopped on request: EX_TEMPFAIL, start it again."""
 
 
 class Stopped(SystemExit):
@@ -22,9 +22,9 @@ class NodeError(RuntimeError):
     """Something is wrong with, or between, the nodes of a run.
 
     The text begins with the node that reports the error, ``[node 3 of 8, host n02, step 120]``,
-    and states the problem, the values given, and the remedy. Raised inside a compiled step it
-    surfaces as ``jax.errors.JaxRuntimeError`` (from JAX's fast dispatch, as ``ValueError``) with
-    the same text.
+    and states the problem, the values given, and the remedy. Raised inside a compiled step, the
+    error surfaces as ``jax.errors.JaxRuntimeError`` (from JAX's fast dispatch, as ``ValueError``)
+    with the same text.
     """
 
     __module__ = "jdaso"

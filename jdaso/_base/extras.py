@@ -11,11 +11,11 @@ def needs(module: str, what: str, extra: str) -> Any:
 
     Args:
         module: its name.
-        what: its user.
+        what: the module's user, for the message.
         extra: the extra of jdaso that installs it.
 
     Raises:
-        ImportError: the module cannot be imported; with its user and how to install it.
+        ImportError: the module cannot be imported; the text has the remedy.
     """
     try:
         return importlib.import_module(module)

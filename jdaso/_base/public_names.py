@@ -5,9 +5,9 @@ from pathlib import Path
 
 
 def homes_of(init: str) -> dict[str, str]:
-    """Returns each name of ``__init__.pyi`` with the module, relative to the package, it is from.
+    """Returns each name in ``__init__.pyi`` with its module, relative to the package.
 
-    A package that loads its names when they are first asked for (PEP 562) has no other list.
+    A package that loads its names at their first use (PEP 562) has no other list.
 
     Args:
         init: the ``__file__`` of the package's ``__init__.py``.

@@ -1,6 +1,6 @@
 """The host's side of exchanges: engines that move chunks, and the numbers that they move.
 
-Rule 1: an engine is one file with the verbs of `base.Reducer`; `make` maps names to engines. An
+Rule 1: an engine is one file with the methods of `base.Reducer`; `make` maps names to engines. An
 engine sees bytes of a wire and a number of nodes, and no optimizers, steps or phases.
 Rule 2: `channel` starts an exchange and waits for it; `worker` is the thread in which it runs. Its
 numbers are those of `versions` (late exchanges) or of `sums` (a step waits): compiled steps call

@@ -1,4 +1,4 @@
-"""The verbs of an engine, which moves chunks between nodes, and code that engines share."""
+"""The interface of an engine, which moves chunks between nodes, and code that engines share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Work(Protocol):
 
 @runtime_checkable
 class Reducer(Protocol):
-    """Reduces exchanges one after the other."""
+    """Reduces exchanges one after another."""
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of one exchange."""
@@ -63,7 +63,7 @@ ReduceChunk = Callable[[np.ndarray, np.ndarray, bool], tuple[np.ndarray, np.ndar
 
 @dataclasses.dataclass(frozen=True)
 class InTurn:
-    """Reduces one chunk after the other."""
+    """Reduces one chunk after another."""
 
     reduce: ReduceChunk
     limit_seconds: float

@@ -1,19 +1,19 @@
 """A channel: one optimizer's exchanges in the background, on its own communicator and thread.
 
 Compiled steps call `start`, `wait` and others from host callbacks. The thread of the `Worker`
-reduces the chunks of a ticket in order, whatever the order in which they get ready, so that all
+reduces the chunks of a ticket in order, whatever the order in which they become ready, so that all
 nodes meet in the same calls:
 
-    on node 0 chunk 1 is ready before 0; on node 1 chunk 0 is. Taken as they come, node 0 would
-    wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
+    on node 0 chunk 1 is ready first, on node 1 chunk 0. If chunks were taken as they come, node 0
+    would wait in the reduction of chunk 1 and node 1 in that of chunk 0, for ever.
 
 Callbacks never raise. If a node drives several devices, one of them is in the callback and the
-others wait for it in a collective; an exception would leave them there. An error is kept, the
+others wait for it in a collective; an exception would leave them there. An error is kept; the
 header's status word reports it to all devices, and they all raise it together (`Session.report`).
 
 A step may be computed and discarded: `optax.MultiSteps` calls an update k times and keeps the last
 result, and some programs compile by a first call. So an exchange may be started again under its
-ticket; it replaces the first once that has ended (all nodes do the same). The results of late
+ticket; the new one replaces the first once that has ended (on all nodes alike). The results of late
 exchanges are kept by their `Versions`. A piece must come from the same device each time. A piece
 from another device is a mistake: several devices enqueue a piece that only one of them should,
 along an axis that the optimizer was not given.
@@ -125,12 +125,12 @@ class Channel:
         Args:
             ticket: the exchange.
             head: this node's header.
-            begin: returns the exchange's numbers, once none is in flight.
+            begin: returns the exchange's numbers, once no other exchange is in flight.
             owner: the optimizer, which may start its exchange again while it is in flight; 0 for
                 an optimizer that may not.
             device: the local device that calls.
             blocking: whether the step waits for the result.
-            place: takes the sums; None: memory of the exchange's own.
+            place: takes the sums; None for memory of the exchange's own.
         """
         started = time.perf_counter()
         new = partial(self._enroll, ticket, owner, blocking=blocking, place=place)
@@ -145,7 +145,7 @@ class Channel:
                     flight.amend({STATUS: FAILED})
                 for k in numbers.write():
                     flight.ready[k].set()
-            except Exception as error:  # the wait for it must not last until its limit
+            except Exception as error:  # the wait for this must not run to its limit
                 flight.error = self._control.error(self._control.explain(error), flight.step)
                 raise
             self._lose("copy", flight, started, device, size_bytes=numbers.nbytes)
@@ -199,8 +199,8 @@ class Channel:
         Args:
             ticket: the exchange.
             device: the local device that waits.
-            owner: the optimizer that waits, see `start`. It is refused an exchange that was
-                given up for another optimizer.
+            owner: the optimizer that waits, see `start`; not given an exchange that was given up
+                for another optimizer.
 
         On failure: the status word of the first header is 1, and `error` holds the cause.
         """
@@ -220,7 +220,7 @@ class Channel:
         if error is not None:
             flight.error = error
             heads[:, STATUS] = FAILED
-            # If two optimizers were paired crosswise, all nodes have detected it and can continue.
+            # If two optimizers were paired crosswise, all nodes have detected that and can go on.
             (self._control.refuse if flight.crossed else self._control.note_broken)(error)
             return heads
         assert flight.heads is not None
@@ -315,7 +315,7 @@ class Channel:
     ) -> NodeError | None:
         """Completes exchanges that a run left behind, so that all nodes stay in step.
 
-        Must be called without the lock. Nothing of the exchange `repeated` counts as lost.
+        Must be called without the lock. The exchange `repeated` does not count as lost.
         """
         for flight in self.in_flight():
             error = self._await(flight, limit_seconds)

@@ -11,14 +11,14 @@ from .._payload.wire import WIRES, Wire
 from .passes import passes_of
 
 _NUMBERS, _TRIALS = 2**18, 3
-"""Numbers that are encoded to measure a wire, and times."""
+"""Numbers that are encoded to measure a wire, and the number of trials."""
 
 ADVANTAGE = 0.8
-"""The most time of a narrower wire, as a share of a wider one's: it takes cores from the steps."""
+"""The longest time of a narrower wire as a share of a wider one's: encoding takes cores."""
 
 
 def host_seconds_of(wire: Wire, nodes: int) -> float:
-    """Measures what one node does for a number on a wire, in seconds: encode, sum, decode.
+    """Measures the seconds of one node for each number on a wire: to encode, sum and decode.
 
     Args:
         wire: the wire format.
@@ -48,7 +48,7 @@ def host_seconds_of(wire: Wire, nodes: int) -> float:
 def seconds_per_number(
     wire: Wire, nodes: int, bytes_per_second: float, host_seconds: float
 ) -> float:
-    """The time of an exchange for each number: its bytes on the link, ``2 (P - 1) / P``, and hosts.
+    """The time of an exchange per number: ``2 (P - 1) / P`` of its bytes on the link, and hosts.
 
     Args:
         wire: the wire format.

@@ -50,9 +50,9 @@ class InFlight:
         ticket: the exchange, 1 + the step of its start.
         owner: the optimizer.
         blocking: whether the step waits for the result.
-        rows: to send.
-        place: for the sums.
-        name: in traces.
+        rows: the rows to send.
+        place: memory for the sums.
+        name: its name in traces.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class InFlight:
         self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
-        self.crossed = False  # True if nodes met in it with different optimizers
+        self.crossed = False  # True if nodes met here with different optimizers
         self.numbers: Numbers | None = None
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
         self.encoded: dict[int, np.ndarray] = {}  # chunks as they are sent
@@ -84,7 +84,7 @@ class InFlight:
         self.merged = False  # True if its result was taken
         self.waited = self.asked = False  # the latter by an optimizer
         self.seconds = 0.0
-        self.taken: dict[int, tuple[int, float]] = {}  # lane and begin of chunks in flight
+        self.taken: dict[int, tuple[int, float]] = {}  # lane and start of chunks in flight
 
     def amend(self, new: dict[int, int]) -> None:
         """Replaces words of the header to send."""
@@ -105,9 +105,9 @@ class InFlight:
         self.waited = True
 
     def is_left_to(self, owner: int) -> bool:
-        """Returns whether another optimizer may take the ticket: its own one left it complete.
+        """Returns whether another optimizer may take the ticket, since its own left it complete.
 
-        For example in a first step that is discarded before a new optimizer of equal shapes exists.
+        An example is a first step, discarded before a new optimizer of equal shapes exists.
         """
         other = owner > 0 and self.owner > 0 and owner != self.owner
         return other and not self.asked and all(event.is_set() for event in self.ready)

@@ -1,7 +1,7 @@
 """Engine ``mpi4jax`` on slow links: lanes, threads that make blocking calls side by side.
 
-Each chunk passes four lanes. Two scatter it, so that each node gets its row of all nodes: one
-sends, one receives. The channel's thread sums what has come. Two more lanes gather the sums. So
+Each chunk passes through four lanes. Two scatter it, so that each node gets its row from all nodes:
+one sends, one receives. The channel's thread sums the rows. Two more lanes gather the sums. So
 chunk k is gathered while k + 1 is summed and k + 2 is scattered. A lane that only sends keeps the
 link busy; one that sends and receives in turn waits for its partner after each message.
 
@@ -9,30 +9,30 @@ Rows travel as many small messages, one to each node in turn (see `mpi4py`): all
 are in use, and MPI sends them at once. The lanes of a pair share a communicator that no other lane
 uses.
 
-All nodes share one order: a lane takes chunk after chunk, of a chunk piece after piece, and of a
-piece one node after the other: to the next node and from the one before, then to the one after the
+All nodes share one order: a lane takes chunk after chunk, within a chunk piece after piece, and
+within a piece node after node: to the next node and from the one before, then to the one after the
 next, and so on. So message t that a lane sends is message t that the other node's lane receives.
 Without the order there are deadlocks:
 
     Chunks as they come. Node 0 has summed chunk 1 first, node 1 chunk 0. Node 0 waits to receive
     chunk 1 from node 1. Node 1 sends chunk 0, and MPI may hold it back until node 0 asks for it,
-    which node 0 will do after chunk 1: for ever. If MPI does not hold it back, node 0 takes the
-    sums of chunk 0 for those of chunk 1.
+    which node 0 would do after chunk 1: for ever. If MPI does not hold chunk 0 back, node 0 takes
+    the sums of chunk 0 for those of chunk 1.
 
     One lane for both directions. Nodes 0 and 1 send to each other; MPI holds both messages back
-    until they are asked for, and neither node comes to its receive.
+    until they are asked for, and neither node reaches its receive.
 
     One lane to scatter and gather. Node 0 gathers chunk 0 and waits for the sums of node 1, whose
     lane scatters chunk 1 and waits for node 0.
 
-With it there is none, even if MPI holds every message back: of all messages of a pair of lanes that
-have not arrived take the first in the order. Its sender and its receiver are done with all before
-it, so both of them stand in it. Scattering waits for nothing else; gathering waits for sums, whose
-chunks are scattered without it.
+With the order there is none, even if MPI holds every message back: of all messages of a pair of
+lanes that have not arrived, take the first in the order. Its sender and its receiver are done with
+all messages before it, so both are in its call. Scattering waits for nothing else; gathering waits
+for sums, whose chunks are scattered without it.
 
 Each lane has a CPU client of its own (`lane_device`). With one for all, the programs of waiting
 lanes hold the few threads of its pool, and the program that another node waits for never runs: six
-lanes on two cores have stood still.
+lanes on two cores have hung.
 
 A waiting lane polls, and so takes processor time from whatever computes on the host.
 """
@@ -61,11 +61,11 @@ WINDOW = 4
 """Chunks that are scattered at once; each needs a receive buffer."""
 
 _LEAST_PAUSE, _MOST_PAUSE = 5e-4, 5e-2
-"""Seconds between two looks for the next chunk to send, and for failures once all are sent."""
+"""Seconds between two checks for the next chunk to send, and for failures once all are sent."""
 
 _LEAVE_SECONDS = 10.0
-"""Limit for a lane's last call: longer than `Channel.close` waits after an error, so that it
-notices a lane that stands in MPI."""
+"""Limit for a lane's last call: longer than `Channel.close` waits after an error, so that `close`
+notices a lane that is stuck in MPI."""
 
 
 def _by_piece(size: int, turn: Callable[[Any, int, Any], Any], carry: Any) -> Any:
@@ -119,7 +119,7 @@ class _Peers:
 class _Lane:
     """A thread that makes calls, one after another, with a CPU device of its own.
 
-    It reports each call's end, or its error. It keeps nothing of a call (see `mpi4py`).
+    Reports each call's end, or its error, and keeps nothing of a call (see `mpi4py`).
     """
 
     def __init__(self, name: str, report: Callable[[Any], None]):
@@ -180,7 +180,7 @@ class _Pair:
 
 
 class _Chunk(NamedTuple):
-    """A chunk in flight; the last two once it is summed."""
+    """A chunk in flight; the last two fields are set once the chunk is summed."""
 
     rows: np.ndarray
     received: np.ndarray
@@ -192,8 +192,8 @@ class LanesReducer:
     """All-to-all, sum and all-gather of an exchange's chunks, by lanes.
 
     On failure: MPI errors end the job on all nodes at once; mpi4jax cannot return them. Other
-    errors of a lane are raised; the lanes of the other nodes then stand in MPI, and their waits end
-    as those for any failed node.
+    errors of a lane are raised; the lanes of the other nodes then wait in MPI, and these waits end
+    like those for any failed node.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class LanesReducer:
         if self._flying:
             raise NodeError(
                 "The exchange before this one did not end, so this one cannot begin. Close the "
-                "session; its first error tells the cause."
+                "session; its first error gives the cause."
             )
         taken = summed = given = 0
         left: dict[tuple[str, int], int] = {}  # lanes that still move a chunk
@@ -281,7 +281,7 @@ class LanesReducer:
         self._scatter.start(k, rows, received)
 
     def _sum(self, work: Work, k: int) -> None:
-        """Sums chunk k, all of which has come, and starts to gather its sums."""
+        """Sums chunk k, all of which has arrived, and starts to gather its sums."""
         chunk, place = self._flying[k], work.place(k)
         residual = self._sums(chunk.received, place[self._node])
         heads = heads_of(self._wire, chunk.received) if k == work.count - 1 else None

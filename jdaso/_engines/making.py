@@ -28,7 +28,7 @@ class Making:
         arrays: the parameters' leaves, in the step's memory.
         wire: the wire format.
         rule: the merge rule.
-        programs: their arithmetic.
+        programs: the arithmetic.
         leaves: the places of the leaves.
         node: this node's number.
         anchored: whether a common point is kept.

@@ -1,7 +1,7 @@
-"""A call of the host that all devices of a node make together, each with its shards.
+"""A call to the host that all devices of a node make together, each with its shards.
 
-In a step whose parameters are divided over devices each of them calls the host, on a thread of
-its own. The last one makes the call for all; the others wait for it. So the numbers stay where they
+In a step whose parameters are divided over devices, each device calls the host, on a thread of its
+own. The last one makes the call for all; the others wait for it. So the numbers stay where they
 are until the call has read them, and no device goes on with memory that is still in use.
 """
 
@@ -16,12 +16,12 @@ Given = Sequence[Any]
 
 
 class Meeting:
-    """The calls of one place in a program, one after the other.
+    """The calls of one place in a program, one after another.
 
     Args:
         devices: the numbers of the devices that make the calls.
-        limit_seconds: how long a device waits for the others to come; that one of them makes the
-            call has no limit here.
+        limit_seconds: how long a device waits for the others to come; the call itself has no limit
+            here.
     """
 
     def __init__(self, devices: Sequence[int], limit_seconds: float):
@@ -30,7 +30,7 @@ class Meeting:
         self._given: dict[int, Given] = {}
         self._found: dict[int, Any] = {}  # by device, until the device takes it
         self._error: Exception | None = None
-        self._strange: Exception | None = None  # once a device that is not one of these has come
+        self._strange: Exception | None = None  # once a device that is not one of these has called
         self._calls = 0
 
     def call(
@@ -40,13 +40,13 @@ class Meeting:
 
         Args:
             device: the number of the device that calls.
-            given: the device's arguments; valid until it returns.
-            function: called once with what each device gives; returns a result for each, in the
+            given: the device's arguments; valid until the call returns.
+            function: called once with each device's arguments; returns a result for each, in the
                 order of the devices.
 
         Raises:
-            RuntimeError: a device comes twice, or one that is not known, or another one does not
-                come within the limit.
+            RuntimeError: a device calls twice, an unknown device calls, or another one does not
+                call within the limit.
             Exception: the function's own, on all devices.
         """
         if device not in self._devices:
@@ -74,7 +74,7 @@ class Meeting:
                     del self._given[device]
                     raise RuntimeError(
                         f"Device {device} of this node has waited {self._limit:g} s in a call of "
-                        f"the host for devices {missing}, which did not come to it."
+                        f"the host for devices {missing}, which did not make it."
                     )
                 self._changed.wait_for(ready)
                 return self._result(device)

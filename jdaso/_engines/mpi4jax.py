@@ -1,7 +1,7 @@
 """Engine ``mpi4jax``: jitted mpi4jax programs on CPU devices of the host.
 
 mpi4jax has no non-blocking operations (its issues 206 and 269), and MPI's blocking calls block only
-the thread that makes them. On fast links the channel's thread makes them, one chunk after the other
+the thread that makes them. On fast links the channel's thread makes them, one chunk after another
 (`Mpi4jaxReduce`). A slow link would idle for a third to half of the time, mostly while MPI asks
 before it sends a large message. There, `lanes` keep it busy.
 """
@@ -23,7 +23,7 @@ def import_mpi4jax() -> ModuleType:
     """Returns mpi4jax, or raises an error with the package to install.
 
     Raises:
-        ImportError: it is missing, or was built for another MPI than mpi4py uses.
+        ImportError: mpi4jax is missing, or was built for another MPI than mpi4py uses.
     """
     try:
         import mpi4jax

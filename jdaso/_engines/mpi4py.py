@@ -1,17 +1,17 @@
 """Engine ``mpi4py``: non-blocking MPI on NumPy buffers, polled with a back-off.
 
 Several chunks are on the wire at once. While one is summed, earlier ones are gathered and later
-ones still arrive, so that the link never idles: reducing one chunk after the other leaves the link
-idle for a third of the time (4 hosts at 1 Gbit/s). Chunks get ready in another order on each node,
-and MPI needs the collectives of a communicator in the same order on all nodes. So there are two
-communicators: one on which chunks are scattered in order, one on which they are gathered.
+ones still arrive, so that the link never idles: reducing one chunk after another leaves the link
+idle for a third of the time (4 hosts at 1 Gbit/s). Chunks become ready in another order on each
+node, and MPI needs the collectives of a communicator in the same order on all nodes. So there are
+two communicators: one on which chunks are scattered in order, one on which they are gathered.
 
 On slow links rows do not travel by collectives but as many messages, each small enough for MPI to
 send it at once. MPI first announces a larger message, and sends it when the receiver asks; over TCP
 that request waits behind everything on the wire, and links idle (MPICH 5.0.2: for a sixth of the
 time, at 1 Gbit/s). Fast links idle for less time than small messages cost.
 
-MPI moves TCP's bytes only when it is polled. So the channel's thread does nothing else; helpers
+MPI moves bytes over TCP only when it is polled. So the channel's thread does nothing else; helpers
 scan rows before they are sent, and sum arrived ones, without Python's lock.
 
 Errors are raised and do not abort; every wait can be left when another node fails.
@@ -39,14 +39,14 @@ WINDOW = 4
 """Chunks that are scattered at once; each needs a receive buffer."""
 
 _LEAST_PAUSE, _MOST_PAUSE, _MOST_PAUSE_SLOW = 2e-5, 5e-4, 5e-3
-"""Seconds between two polls: in 0.5 ms 10 Gbit/s drain less than a socket's buffer holds."""
+"""Seconds between two polls: 0.5 ms at 10 Gbit/s drain less than a socket's buffer holds."""
 
 _DRAINED_BYTES = 160 * 2**10
-"""Bytes that a slow link may drain between two polls, with more than two nodes: between two, all
-goes through one connection, which idles then. A poll moves the bytes of all exchanges."""
+"""Bytes that a slow link may drain between two polls, with more than two nodes; with two, all bytes
+use one connection, which would then idle. A poll moves the bytes of all exchanges."""
 
 SLOW_LINK = 4e8
-"""Bytes per second; at 2.5 Gbit/s messages are faster, at 5 collectives."""
+"""Bytes per second; at 2.5 Gbit/s messages are faster, at 5 Gbit/s collectives."""
 
 _LEAVE_SECONDS = 10.0
 """Limit for a helper's last call, a copy or a sum."""
@@ -83,7 +83,7 @@ class Transfers:
         return len(self.open) * self._size
 
     def Test(self) -> bool:  # noqa: N802
-        """Returns whether all have arrived and are sent."""
+        """Returns whether all have been sent and received."""
         while self.open and self.open[-1].Test():
             self.open.pop()
         return not self.open
@@ -116,22 +116,14 @@ class _Helper:
 
     def __init__(self, report: Callable[[], None]):
         self._report = report
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="jdaso-helper", daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Enqueues a call; returns a future of its result."""
         future = Future()
-
-        def call() -> None:
-            try:
-                future.set_result(function(*arguments))
-            except Exception as error:
-                future.set_exception(error)
-            self._report()
-
-        self._calls.put(call)
+        self._calls.put((future, function, arguments))
         return future
 
     def close(self) -> None:
@@ -141,8 +133,15 @@ class _Helper:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            call()
+            self._make(*call)
             del call
+
+    def _make(self, future: Future[Any], function: Callable[..., Any], arguments: Any) -> None:
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        self._report()
 
 
 class Mpi4pyReducer:
@@ -188,7 +187,7 @@ class Mpi4pyReducer:
         if self._scattered or self._gathered:
             raise NodeError(
                 "The exchange before this one did not end, so this one cannot begin. Close the "
-                "session; its first error tells the cause."
+                "session; its first error gives the cause."
             )
         _polling.add(self)
         try:
@@ -222,7 +221,7 @@ class Mpi4pyReducer:
                 self._start_gather(chunk, summed, work.place(chunk.k), headed)
                 moved = True
             elif summing is not None:
-                # Testing an open request makes MPI progress all of them; testing a done one, none.
+                # Testing an open request makes MPI advance all of them; testing a done one, none.
                 all(chunk.request.Test() for chunk in self._scattered)
             if self._gathered and self._gathered[0].request.Test():
                 chunk = self._gathered.popleft()
@@ -248,7 +247,7 @@ class Mpi4pyReducer:
     def _most_pause(self) -> float:
         """The longest pause between two polls.
 
-        On a slow link what it drains in a poll's share, or all that is left.
+        On a slow link, the time to drain a poll's share, or all that is left.
         """
         if not self._slow:
             return _MOST_PAUSE

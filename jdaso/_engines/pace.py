@@ -12,7 +12,7 @@ from .._jax.ffi.on_device import waited_seconds
 from .._rules.measured import Times
 
 _WINDOW = 8
-"""The least steps of a window: a single step may wait for its turn on the cores."""
+"""The fewest steps of a window: a single step may wait for its turn on the cores."""
 
 _WINDOWS, _EXCHANGES = 3, 9
 """Windows and exchanges whose median counts, so that one that saves a checkpoint does not."""
@@ -26,7 +26,7 @@ class Totals(NamedTuple):
         now: the clock.
         in_flight: with at least one late exchange in flight.
         copying: in which steps stood still to copy numbers of late exchanges.
-        working: of the processor and of GPUs, for these copies: a thread that is not run does not
+        working: of the processor and of GPUs, for these copies: a thread without a core does not
             copy.
         waiting: in which steps stood still for other nodes.
     """
@@ -62,7 +62,7 @@ class Pace:
                 self._in_flight += time.perf_counter() - self._since
 
     def copy(self, seconds: float, working: float) -> None:
-        """Notes that a step stood still for a copy, of which its thread worked for a part."""
+        """Notes that a step stood still for a copy, during part of which its thread worked."""
         with self._lock:
             self._copying += seconds
             self._working += working
@@ -111,7 +111,7 @@ class Stopwatch:
             self.measured = self._middle()
 
     def start(self, step: int, *, blocking: bool) -> None:
-        """Notes that an exchange starts; again, if a step that was discarded is repeated.
+        """Notes that an exchange starts; called again if a discarded step is repeated.
 
         Args:
             step: completed updates.
@@ -137,7 +137,7 @@ class Stopwatch:
             self._begin, self._cycles = now, 0
 
     def _measure(self, before: Totals, now: Totals) -> tuple[float, float, float]:
-        """Seconds of a step in a window; of a cycle on the link, and in which it held steps up."""
+        """Seconds of a step in a window; of a cycle, on the link and with steps held up."""
         steps, seconds, in_flight, copying, working, waiting = (
             b - a for a, b in zip(before, now, strict=True)
         )
@@ -146,7 +146,7 @@ class Stopwatch:
         return step, in_flight / self._cycles, held / self._cycles
 
     def _middle(self) -> Times:
-        """The middle one of the latest exchanges and windows; 0 for what there is none of."""
+        """The medians of the latest exchanges and windows; 0 if there are none."""
         exchange = statistics.median_low(self._exchanges) if self._exchanges else 0.0
         if not self._windows:
             return Times(exchange)

@@ -2,8 +2,8 @@
 
 The handler's library has a loop for each (`fused`): one pass over memory, in the thread that
 calls. Without a compiler, or for a wire of a user's own, JAX compiles programs for a CPU device of
-the host's. These run in the thread that calls, too: one of the channel's. A callback of a step must
-not call them. JAX may wait there for the step itself.
+the host. These, too, run in the thread that calls, which is one of the channel's. A callback of a
+step must not call them: JAX may wait there for the step itself.
 
 The mean is the same on all nodes, whichever way each of them takes: its operations round one by
 one, and JAX only decodes.
@@ -55,7 +55,7 @@ class Owed(NamedTuple):
 
 @runtime_checkable
 class Passes(Protocol):
-    """The passes of one wire. Arrays are of NumPy; numbers are float32 ``[nodes, width]``."""
+    """The passes of one wire. Arrays are NumPy's; numbers are float32 ``[nodes, width]``."""
 
     def encode(
         self,
@@ -67,7 +67,7 @@ class Passes(Protocol):
         *,
         keeps: bool = False,
     ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Encodes weighted differences to the common point, plus error feedback.
+        """Encodes weighted differences from the common point, plus error feedback.
 
         Args:
             numbers: of this node.
@@ -112,11 +112,11 @@ class Passes(Protocol):
 
         Args:
             rows: the encoded sums.
-            anchor: the common point, if they are of differences to it.
+            anchor: the common point, if the rows are sums of differences from it.
             factor: scales the sums as if all nodes had sent with weight 1.
-            into: takes the mean; float32 rows may take their own.
-            numbers: takes it too, or ``mean - numbers``.
-            subtracts: whether it takes the difference.
+            into: takes the mean; may be `rows` if these are float32.
+            numbers: takes the mean too, or ``mean - numbers``.
+            subtracts: whether `numbers` takes the difference.
         """
         ...
 
@@ -220,7 +220,7 @@ class Compiled:
             return np.zeros(0, np.float32)
         total, residual = _total(self._put(rows), wire=self._wire, width=encoded.size)
         np.copyto(encoded, total)
-        return np.array(residual)  # JAX's own array must be let go of by this thread
+        return np.array(residual)  # JAX's own array must be released by this thread
 
     def mean(
         self,
@@ -291,7 +291,7 @@ def _parts(numbers: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def numbers_in(wire: Wire, width: int) -> int:
-    """The count of numbers in an encoded row of a width."""
+    """The count of numbers in an encoded row of this width."""
     return width * BLOCK // wire.encoded_width(BLOCK)
 
 

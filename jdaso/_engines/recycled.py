@@ -1,8 +1,8 @@
 """Memory of exchanges, passed from dropped arrays to the next ones.
 
-Fresh memory of the system costs a fault for each page, about as much as two copies. Where the
-session has set malloc to keep freed memory, on CPUs, malloc does this, for steps too. Elsewhere
-arrays go to the next ones of their size.
+Fresh memory from the system costs a fault for each page, about as much as two copies. Where the
+session has set malloc to keep freed memory, on CPUs, malloc does this, for steps too. Elsewhere the
+memory of an array goes to the next one of its size.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .._jax.ffi import aligned
 from .._launch.memory import keeps_freed_memory
 
 _CALLS = 1024
-"""Arrays, in a row, none of which needed some memory: then it goes back, at the latest after twice
-as many."""
+"""Idle memory that this many arrays in a row did not need goes back to the system, at the latest
+after twice as many."""
 
 
 class Recycled:
@@ -32,7 +32,7 @@ class Recycled:
         self._calls = 0
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array of any numbers, at an address that JAX takes as it is; any thread may call it.
+        """An uninitialized array, at an address that JAX takes as it is; any thread may call this.
 
         Args:
             shape: its shape.
@@ -75,7 +75,7 @@ _recycled = Recycled()
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of any numbers, at an address that JAX takes as it is; any thread may call it.
+    """An uninitialized array, at an address that JAX takes as it is; any thread may call this.
 
     Args:
         shape: its shape.

@@ -54,7 +54,7 @@ class OuterForm:
 
     @cached_property
     def _rows(self) -> list[list[int]]:
-        """The numbers of the arrays in the state, for each kind of copy, such as momentum."""
+        """The indices of the arrays in the state, for each kind of copy, such as momentum."""
         flat, structure = jax.tree.flatten(self.params)
         sized = [k for k, x in enumerate(flat) if math.prod(x.shape)]
         if not self._flat or not sized:
@@ -80,7 +80,7 @@ class OuterForm:
 
     @cached_property
     def _others(self) -> list[int]:
-        """The numbers of the other arrays that have elements."""
+        """The indices of the other arrays that have elements."""
         copies = [at for row in self._rows for at in row]
         return [k for k, x in enumerate(self._flat) if math.prod(x.shape) and k not in copies]
 
@@ -134,7 +134,7 @@ class OuterForm:
 
 
 def _padded(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers in a shape, with zeros behind them."""
+    """Numbers in a shape, with zeros after them."""
     size = math.prod(shape)
     if x.size > size:
         raise ValueError(f"{x.size} numbers, expected {size}")

@@ -1,8 +1,8 @@
-"""One header for all ranks of a node, which exchange parts of its numbers each on their own.
+"""One header for all ranks of a node, each of which exchanges its own part of the numbers.
 
 A rank has facts about its own parts only: whether they are finite, the checksum of what it holds,
-the times that it measured. All nodes must decide alike on all parts, so the ranks of a node put
-their headers together before they send them; on one host that takes microseconds.
+the times that it measured. All nodes must decide alike on all parts, so the ranks of a node combine
+their headers before they send them; on one host that takes microseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .._payload.words import BAD_LEAF, CHECKSUM, FAILED, LEFT_OUT, STATUS, STEP,
 
 
 class SharedHeader:
-    """Puts the headers of a node's ranks together.
+    """Combines the headers of a node's ranks.
 
     Args:
         comm: a communicator of them that nothing else uses.
@@ -33,7 +33,7 @@ class SharedHeader:
         The wait ends with that of the step for this exchange, which has a limit.
 
         Raises:
-            NodeError: a rank failed, or another one has made other updates or has another weight.
+            NodeError: a rank failed, or the ranks differ in updates, optimizers or weights.
         """
         words = np.ascontiguousarray(words)
         rows = np.empty((self._comm.Get_size(), words.size), words.dtype)
@@ -52,10 +52,10 @@ class SharedHeader:
 
 
 def one_header(rows: np.ndarray) -> np.ndarray:
-    """The header of a node whose ranks have these, int32 ``[R, HEADER]``.
+    """The header of a node, from those of its ranks, int32 ``[R, HEADER]``.
 
-    The first leaf that is not finite on any rank; the sum of checksums, unless one is left out; a
-    failure of one is that of all. The other words are those of the first rank.
+    Has the first leaf that is not finite on any rank, and the sum of checksums, unless one is left
+    out; a failure of one rank is that of all. The other words are those of the first rank.
     """
     found = np.array(rows[0])
     bad = rows[:, BAD_LEAF]

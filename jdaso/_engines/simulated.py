@@ -16,7 +16,7 @@ class Simulated:
     Args:
         nodes: P, at least 1.
         exchange_steps: the steps that an exchange takes, as ``delay="auto"`` sees it; or a table
-            ``{step: steps}`` of those that start at these steps, where all others take 1.
+            ``{step: steps}`` of those that start at these steps; all others take 1.
         faults: ``{(node, step): value}`` puts ``value`` (NaN, inf) in the first number of that
             node's snapshot of that step.
 

@@ -21,7 +21,7 @@ from .._payload.wire import WIRES, Wire
 from . import recycled
 
 Memory = Callable[[int, np.dtype], np.ndarray]
-"""Returns so many numbers of a dtype; zeros, for `Places`."""
+"""Returns memory for this many numbers of a dtype; zeros, for `Places`."""
 
 
 class StagingMemory:
@@ -31,7 +31,7 @@ class StagingMemory:
         sizes = [layout.nodes * wire.encoded_width(width) for width in layout.widths]
         ends = list(itertools.accumulate(sizes, initial=0))
         self.whole = memory(sum(sizes), wire.dtype)
-        self.readers = 0  # that still need what is in it
+        self.readers = 0  # that still need the contents
         self.ranges = list(itertools.pairwise(ends))
         self.rows = [self.whole[a:b].reshape(layout.nodes, -1) for a, b in self.ranges]
 
@@ -137,7 +137,7 @@ class Leaves:
             yield k
 
     def clear_gaps(self, whole: np.ndarray) -> None:
-        """Puts 0 between the leaves and behind them: a block that is sent must be finite there."""
+        """Puts 0 between the leaves and after them: a block that is sent must be finite there."""
         for (_, begin, _), (end, _, _) in itertools.pairwise([(0, 0, ()), *self._spans]):
             whole[begin:end] = 0
         whole[max([end for _, end, _ in self._spans], default=0) :] = 0

@@ -78,7 +78,7 @@ class Sums:
     ) -> Result:
         """Like `mean`, of the first `count` leaves, over nodes where these are all finite.
 
-        The others are summed. If no node's numbers are finite, the means are 0.
+        The other leaves are summed. If no node's numbers are finite, the means are 0.
         """
         bad = next((k for k, x in enumerate(arrays[:count]) if not is_finite(x)), None)
         if bad is not None:
@@ -102,7 +102,7 @@ class Sums:
 
         Args:
             ticket: the exchange.
-            target: the leaves that all nodes go to; the same on all.
+            target: the leaves that all nodes move to; the same on all.
             landed: the leaves that this node would arrive at, float32.
             head: this node's header.
             by: see `start`.
@@ -157,7 +157,7 @@ class Sums:
         heads = self._channel.wait(ticket, device, owner=owner)
         found, lost = begun.sums.whole, begun.lost
         if (heads[:, STATUS] == FAILED).any():
-            found = np.zeros_like(found)  # a thread that is still in MPI may send from its memory
+            found = np.zeros_like(found)  # a thread that is still in MPI may send from that memory
             lost = [found]
         self._channel.note_merged(ticket)
         whole = np.concatenate([x.reshape(-1) for x in lost]) if self.wire.narrow else None
@@ -173,7 +173,7 @@ class Begun:
         of: the sums of the channel.
         arrays: the leaves.
         place: takes the leaves, float32.
-        sums: takes their sums, float32; the same as `place`, but where rows may be sent again.
+        sums: takes their sums, float32; the same as `place` unless rows may be sent again.
         lost: the wire's rounding error, by chunk.
     """
 
@@ -214,5 +214,5 @@ class Begun:
         assert flight.place is not None
         for k, rows in enumerate(flight.place.rows):
             self.of.passes.decode(rows, self.sums.rows[k])
-            lost = self.lost[k] = np.require(self.lost[k], requirements="W")  # JAX's is not
+            lost = self.lost[k] = np.require(self.lost[k], requirements="W")  # JAX's are read-only
             lost[self.of.node] += flight.residuals[k]

@@ -1,6 +1,6 @@
 """Engine ``mpi4py`` for runs that survive failed nodes: the others repeat an exchange.
 
-All its data is still where it was enqueued, so that not even the exchange in flight is lost. The
+All data of the exchange is still where it was enqueued, so that not even that exchange is lost. The
 rows that the failed node would have summed are divided among the living; the failed node counts as
 a node of weight 0, so that no program is compiled anew.
 
@@ -14,6 +14,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,18 +76,17 @@ class SurvivingReducer(Mpi4pyReducer):
 
     def __call__(self, work: Work) -> None:
         """Reduces all chunks of an exchange; see `Mpi4pyReducer`."""
-
-        def attempt() -> _Results:
-            results, self._next_residuals = _Results(work), {}
-            super(SurvivingReducer, self).__call__(results)
-            return results
-
         checks = lambda: self._outside_check  # noqa: E731  (waits for exchanges have a limit)
-        results = self._group.together(attempt, checks, self._drain)
+        results = self._group.together(partial(self._attempt, work), checks, self._drain)
         self._requests.clear()
         self._residuals = self._next_residuals
         for k, residual, heads in results.given:
             work.give(k, residual, heads)
+
+    def _attempt(self, work: Work) -> _Results:
+        results, self._next_residuals = _Results(work), {}
+        super().__call__(results)
+        return results
 
     def _drain(self) -> None:
         """Ensures that no request of a revoked communicator still writes to our memory."""
@@ -105,7 +105,7 @@ class SurvivingReducer(Mpi4pyReducer):
 
     @property
     def _others(self) -> list[int]:
-        """The other living nodes, from the next one on: nodes begin with different ones."""
+        """The other living nodes, from the next one on: each node begins with a different one."""
         living = self._group.living
         at = living.index(self._node)
         return [*living[at + 1 :], *living[:at]]

@@ -25,12 +25,12 @@ class Version:
         numbers: the snapshot s; with the result, the change that a merge needs.
         weight: the weight of the numbers sent; None if the nodes have none.
         before: the version that this one is made from.
-        anchor: the common point, once it has a result.
+        anchor: the common point, once the version has a result.
         outer: the merge rule's state, likewise; None before the first exchange.
         error: the wire's rounding error of the numbers sent.
         paid: the error feedback that was added to these numbers.
         residuals: rounding errors of the part of the sum that this node formed.
-        heads: headers of all nodes; None until it has a result.
+        heads: headers of all nodes; None until the version has a result.
         facts: the facts in these headers.
         age: steps from the start to the merge; None before it.
         flight: the exchange, in this process.

@@ -127,8 +127,8 @@ class Versions:
     def _warn_if_started_again(self, ticket: int, owner: int, model: int) -> None:
         """Logs once that an exchange is started again before it was merged.
 
-        A step may run again with an older state. Two models whose `init` was compiled once have one
-        number; trained by turns, each merges the other's numbers, which nothing else shows.
+        A step may run again with an older state. Two models whose `init` was compiled once have the
+        same number; trained in turns, each merges the other's numbers, which nothing else shows.
         """
         earlier = self._find(ticket, owner, model)
         if earlier is None or earlier.flight is None or earlier.age is not None:
@@ -195,7 +195,7 @@ class Versions:
         if not self.anchored:
             return np.zeros(0, np.int32)
         version = self._find(ticket, owner) or Version(0)
-        version = version.before or version  # checksums are of what it was made from
+        version = version.before or version  # checksums cover the one that it was made from
         anchor = joined(version.anchor) if version.anchor else self._nothing()
         outer = [np.zeros(x.shape, x.dtype) for x in jax.tree.leaves(self.outer_shapes)]
         if version.outer is not None:
@@ -285,7 +285,7 @@ class Versions:
         return tuple(whole[a:b].reshape(self.layout.nodes, -1) for a, b in ranges)
 
     def _fill(self, whole: np.ndarray, by_leaf: Sequence[np.ndarray]) -> None:
-        """Puts numbers by leaf into a vector; zeros follow where there are fewer."""
+        """Puts numbers by leaf into a vector; pads with zeros where there are fewer."""
         for room, x in zip(self._cut(whole), by_leaf, strict=True):
             if x.size > room.size:
                 raise ValueError(f"{x.size} numbers, expected {room.size}")
@@ -298,7 +298,7 @@ class Versions:
     def _find(self, ticket: int, owner: int, model: int | None = None) -> Version | None:
         """The version that a state names.
 
-        An optimizer that was made anew has none, and may go on with the state of the one before it.
+        An optimizer that was made anew has none, and may go on with the state of its predecessor.
         """
         with self._lock:
             return self._search(ticket, owner, model)

@@ -1,4 +1,4 @@
-"""The thread of a channel: encodes, reduces and sums its exchanges, one after the other.
+"""The thread of a channel: encodes, reduces and sums its exchanges, one after another.
 
 An error is kept in the exchange: the thread goes on with the next one.
 """
@@ -83,7 +83,7 @@ class Worker:
         self._queue.put(flight)
 
     def end(self, limit_seconds: float) -> bool:
-        """Ends the thread after the exchanges that it has; False if it did not end in time."""
+        """Ends the thread after the exchanges enqueued; False if the thread did not end in time."""
         self._queue.put(None)
         self._thread.join(timeout=limit_seconds)
         return not self._thread.is_alive()
@@ -141,7 +141,7 @@ class Worker:
         if not flight.ready[k].wait(limit_seconds):
             raise NodeError(f"Chunk {k} was never handed over.")
         flight.take(k)
-        if k not in flight.encoded:  # an engine takes it again if it repeats an exchange
+        if k not in flight.encoded:  # an engine that repeats an exchange takes k again
             assert flight.numbers is not None and flight.rows is not None
             flight.encoded[k], flight.checksums[k] = flight.numbers.encode(
                 k, partial(flight.rows, k)

@@ -98,11 +98,11 @@ def mean(
 
     Args:
         tree: float leaves are averaged, each in its own dtype; others stay as they are. If a node
-            has several ranks, those that do not lie on all of these are averaged over all ranks.
+            has several ranks, leaves that do not lie on all of these are averaged over all ranks.
         session: the nodes.
         local_axis: inside ``shard_map`` or ``pmap``, the axis of the node's devices (or a tuple of
             axes), which is averaged first.
-        sharded: `PartitionSpec` of each leaf, a tree like `tree` or the beginning of one, if they
+        sharded: `PartitionSpec` of each leaf, a tree like `tree` or a prefix of one, if leaves
             are divided over the node's devices. Needed inside ``shard_map``, and inside ``jit`` on
             a mesh with Auto axes.
 
@@ -155,7 +155,7 @@ def _mean_of_nodes(
 
 
 def _mean_of_each(tree: PyTree, session: Session) -> PyTree:
-    """The mean of each leaf over nodes, or over all ranks if each rank has it for itself."""
+    """The mean of each leaf over nodes, or over all ranks if each rank has its own."""
     on_node = jax.tree.map(lambda x: x if spans_processes(x) else None, tree)
     of_rank = jax.tree.map(lambda x: None if spans_processes(x) else x, tree)
     found = []
@@ -166,7 +166,7 @@ def _mean_of_each(tree: PyTree, session: Session) -> PyTree:
 
 
 def _mean_of_ranks(tree: PyTree, session: Session) -> PyTree:
-    """The mean over all ranks of trees that each rank has for itself."""
+    """The mean over all ranks of each rank's own trees."""
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
     session.agree("average a tree", facts)
 

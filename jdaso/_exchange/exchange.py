@@ -138,12 +138,12 @@ class Exchange(abc.ABC):
         common: Common | None,
         beside: Callable[[np.ndarray], tuple[tuple[str, ...], np.ndarray]] | None = None,
     ) -> jax.Array:
-        """Raises on every device of every node together if the headers report an error.
+        """Raises on all devices of all nodes together if the headers report an error.
 
         Args:
             heads: headers of all nodes.
             common: the state whose checksum is in the headers.
-            beside: names and checksums of what the host holds beside `common`, given the headers.
+            beside: names and checksums of what the host holds besides `common`, given the headers.
 
         Returns:
             The headers, so that later operations cannot run before the check.

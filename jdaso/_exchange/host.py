@@ -77,7 +77,7 @@ class HostExchange(Exchange):
         return self.call(lambda: node, ShapeDtype((), jnp.int32))
 
     def checksum(self, tree: PyTree, divisions: Sequence[Division] = ()) -> jax.Array:
-        """Like `Exchange.checksum`, on the host, since a step compiles long for each leaf."""
+        """Like `Exchange.checksum`, on the host, since each leaf would take long to compile."""
         arrays = to_arrays(tree)
         if not arrays:
             return jnp.int32(0)
@@ -119,10 +119,10 @@ class HostExchange(Exchange):
         arrays: Sequence[Any],
         divisions: Sequence[Division],
     ) -> jax.Array:
-        """Calls the host with arrays, of every device its own; returns one array.
+        """Calls the host with each device's own arrays; returns one array.
 
         Args:
-            function: takes the arrays; of a divided one all shards.
+            function: takes the arrays; all shards of a divided one.
             shape: of the result.
             arrays: any arrays.
             divisions: of these; empty if none is divided.
@@ -151,19 +151,19 @@ class HostExchange(Exchange):
     def total(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """Like `Exchange.total`, by one call of the host."""
+        """Like `Exchange.total`, by one call to the host."""
         return self._result(self.sums.total, leaves, head, step, common)
 
     def mean(
         self, leaves: Leaves, head: jax.Array, step: jax.Array, common: Common | None = None
     ) -> Received:
-        """Like `Exchange.mean`, by one call of the host."""
+        """Like `Exchange.mean`, by one call to the host."""
         return self._result(self.sums.mean, leaves, head, step, common)
 
     def mean_of_finite(
         self, leaves: Leaves, count: int, head: jax.Array, step: jax.Array, common: Common | None
     ) -> Received:
-        """Like `Exchange.mean_of_finite`, by one call of the host."""
+        """Like `Exchange.mean_of_finite`, by one call to the host."""
         count = len(self.whole_shards(range(count)))
         function = partial(self.sums.mean_of_finite, count=count)
         return self._result(function, leaves, head, step, common)
@@ -171,11 +171,11 @@ class HostExchange(Exchange):
     def land(
         self, target: Leaves, params: Leaves, dtypes: Sequence[Any], head: jax.Array, step: Any
     ) -> Leaves:
-        """Targets on which all nodes land alike, by one call of the host.
+        """Targets on which all nodes land alike, by one call to the host.
 
         Args:
-            target: the leaves that all nodes go to, float32.
-            params: the leaves that they come from.
+            target: the leaves that all nodes move to, float32.
+            params: the leaves that they move from.
             dtypes: of the updates.
             head: this node's header.
             step: completed updates.
@@ -219,7 +219,7 @@ class HostExchange(Exchange):
     def behind(self, words: jax.Array, tree: PyTree) -> PyTree:
         """Float32 numbers that the host gave, once their headers were checked.
 
-        JAX drops the check if nothing uses the headers, and zeros would pass for numbers.
+        JAX would drop the check if nothing used the headers, and zeros would pass for numbers.
         """
         if len(self.session.devices) == 1:
             return jax.lax.optimization_barrier((words, tree))[1]
@@ -272,7 +272,7 @@ class HostExchange(Exchange):
         return guarded(call, self.session, refused)
 
     def _shapes(self, sets: int, numbers: Sequence[tuple[int, ...]]) -> Any:
-        """Shapes of headers, and of so many sets of numbers."""
+        """Shapes of headers, and of this many sets of numbers."""
         heads = ShapeDtype((self.layout.nodes, HEADER), jnp.int32)
         each = tuple(ShapeDtype(shape, jnp.float32) for shape in numbers)
         return heads, *(each for _ in range(sets))

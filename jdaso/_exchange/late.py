@@ -127,7 +127,7 @@ class Late(abc.ABC):
             ticket: from `start`.
             age: steps since then.
             turn: number of the local device that receives.
-            common: replicated state whose checksum is in the headers, beside what is held.
+            common: replicated state whose checksum is in the headers, besides what is held.
         """
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""Late exchanges between real nodes: one call of the host for a start, and one for a merge."""
+"""Late exchanges between real nodes: one call to the host for a start, and one for a merge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HostLate(Late):
         if key not in kept:
             about = {"checks": self.checks, "node": self.exchange.node}
             whole = self.exchange.whole
-            dress = tuple if self.exchange.session.joined else self.dress  # there of parts
+            dress = tuple if self.exchange.session.joined else self.dress  # leaves are parts there
             kept[key] = Versions(self.exchange.channel, self.rule, dress, whole=whole, **about)
         return kept[key]
 
@@ -89,7 +89,7 @@ class HostLate(Late):
             )
             return np.array(ticket, np.int32)
 
-        # A refused start still returns its ticket; the wait for that ticket raises the reason.
+        # A refused start still returns its ticket; the wait for that ticket raises the error.
         call = guarded(on_host(start), self.exchange.session, lambda ticket, *_: np.array(ticket))
         given = jnp.float32(1) if weight is None else weight
         about = step + 1, held, before, given, head, device_number()

@@ -28,7 +28,7 @@ class HeldInState(NamedTuple):
     anchor: PyTree  # a point common to all nodes
     snapshot: PyTree  # the numbers that this node sent last; differs
     error: PyTree  # their rounding error that was not sent yet; differs
-    paid: PyTree  # the error feedback that it was sent with; differs
+    paid: PyTree  # the error feedback that they were sent with; differs
     outer: PyTree  # state of the outer optimizer; the same on all nodes
     flight: PyTree  # the exchange in flight: rows, residuals and headers
 
@@ -55,7 +55,7 @@ class VirtualLate(Late):
         del model  # the state itself has the numbers
         layout, wire = self.exchange.layout, self.exchange.wire
 
-        def zeros() -> PyTree:  # anew for each: a step that donates its state donates each once
+        def zeros() -> PyTree:  # new ones for each: a step that donates its state donates each once
             return self.dress(tuple(jnp.zeros(x.reals, jnp.float32) for x in layout.exchanged))
 
         rows = [jnp.zeros((layout.nodes, wire.encoded_width(w)), wire.dtype) for w in layout.widths]

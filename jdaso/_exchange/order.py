@@ -3,7 +3,7 @@
 XLA may reorder independent calls, on each device differently. A call that devices make together
 waits for all of them. So two such calls that are independent may wait for ever: device 0 in the
 first for device 1, which waits in the second for device 0. Each call of a step that devices make
-together therefore takes a number that the call before has returned.
+together therefore takes a number that the previous call returned.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def after(token: Any, x: jax.Array) -> jax.Array:
 
 
 def token_of(heads: jax.Array) -> jax.Array:
-    """A token for `after`, from the headers that a call returned: a node that runs on is well."""
+    """A token for `after`, from the headers of a call: the least status, 0 if the node goes on."""
     return jnp.min(heads[:, STATUS])

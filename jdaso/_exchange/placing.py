@@ -26,7 +26,7 @@ is True if the arrays are shards, inside `jax.shard_map`."""
 def said(
     session: Session, local_axis: LocalAxis, axes: tuple[str, ...], divisions: Divisions
 ) -> Placement | None:
-    """The placement that the user's specs give, where the caller is.
+    """The placement that the user's specs give in the caller's context.
 
     Args:
         session: the nodes.
@@ -35,7 +35,7 @@ def said(
         divisions: the divisions that they give.
 
     Raises:
-        ValueError: an axis is named twice, or JAX tracks along it what differs.
+        ValueError: an axis is named twice, or JAX tracks what differs along that axis.
     """
     twice = [name for name in names_of(local_axis) if name in axes]
     if twice:
@@ -69,7 +69,7 @@ def placed(session: Session, tree: PyTree, *, whole: bool = False) -> Placement 
     Args:
         session: the nodes.
         tree: the arrays.
-        whole: whether it is wanted even if none of them is divided, and the node has one rank.
+        whole: whether to return one even if no array is divided, and the node has one rank.
     """
     return _here(session, placement_of(tree, whole=whole or session.joined))
 
@@ -94,7 +94,7 @@ def _here(session: Session, placement: Placement | None) -> Placement | None:
     call from another device is refused.
 
     Raises:
-        ValueError: the mesh has not all devices of the node.
+        ValueError: the mesh does not have all devices of the node.
     """
     if placement is None or not session.joined:
         return placement
@@ -154,8 +154,8 @@ def agree_on_shards(session: Session, what: str, tree: PyTree) -> None:
                 lies = [_lies(one) for one in (begins, said[first][path])]
                 raise session.control.error(
                     f"Leaf {path} lies {lies[0]} on {names[0]}, and {lies[1]} on {names[1]}, with "
-                    "which it is exchanged. Place it alike on all nodes, and make the meshes of "
-                    "all nodes of their devices in the same order, as session.mesh is."
+                    "which it is exchanged. Place it the same way on all nodes, and list the "
+                    "devices of each node's mesh in the same order, as session.mesh does."
                 )
 
 

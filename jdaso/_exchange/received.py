@@ -41,7 +41,7 @@ class Received:
     def owed(self, debt: PyTree) -> PyTree:
         """`debt` (rounding error) rescaled for the error feedback, as `scaled` does for totals.
 
-        Scaled by the living nodes: the next exchange adds it to a mean over these.
+        Scaled by the living nodes: the next exchange adds the debt to a mean over these.
         """
         factor = self.living / weight_of_all(self.heads)
         return jax.tree.map(lambda x: factor * x, debt)

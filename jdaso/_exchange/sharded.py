@@ -1,7 +1,7 @@
 """Exchanges of leaves that are divided over a node's devices, each of which calls the host.
 
     device 0: shards of device 0 --+
-    device 1: shards of device 1 --+--> the last one to come makes the call for all of them
+    device 1: shards of device 1 --+--> the last one to arrive makes the call for all of them
     ...                            |
     device L: shards of device L --+
 
@@ -36,10 +36,10 @@ _LIMIT_SECONDS = 600.0
 """Limit of a device that waits for the others of its node, if the session has none."""
 
 _NONE = np.int32(np.iinfo(np.int32).max)
-"""The number of no leaf."""
+"""Stands for no leaf."""
 
 _CHECKED_CALLS = 2
-"""Calls in which the copies that devices hold are compared."""
+"""The number of first calls in which the devices' copies are compared."""
 
 
 class ShardedExchange(HostExchange):
@@ -52,7 +52,7 @@ class ShardedExchange(HostExchange):
 
     @cached_property
     def _parts(self) -> tuple[Part, ...]:
-        """The parts that devices exchange of the leaves; empty if each exchanges its shards."""
+        """The parts of the leaves that devices exchange; empty if each exchanges its shards."""
         return parts_of(self.placement, self.leaves) if self.session.joined else ()
 
     @cached_property
@@ -90,7 +90,7 @@ class ShardedExchange(HostExchange):
         arrays: Sequence[Any],
         divisions: Sequence[Division],
     ) -> jax.Array:
-        """Like `HostExchange.gather`, by all devices; in a node of several ranks the sum of theirs.
+        """Like `HostExchange.gather`, by all devices; the sum over ranks in a node of several.
 
         Inside `jax.shard_map` copies of a shard may differ: then the result is one that no other
         node has.
@@ -121,7 +121,7 @@ class ShardedExchange(HostExchange):
     def first_bad(self, leaves: Leaves) -> jax.Array:
         """Like `Exchange.first_bad`, of any device."""
         bad = super().first_bad(leaves)
-        if self.placement.mesh is None:  # where each device sees its own numbers
+        if self.placement.mesh is None:  # here each device has its own numbers
             found = jnp.where(bad > 0, bad, _NONE)
             bad = jax.lax.pmin(found, self.placement.names)
             bad = jnp.where(bad == _NONE, 0, bad)
@@ -193,7 +193,7 @@ class ShardedExchange(HostExchange):
     def _check_copies(self, given: Shards, first: int) -> Callable[[Sequence[Sequence[Any]]], None]:
         """A function that raises if devices hold different copies of a leaf.
 
-        That happens inside `jax.shard_map` only, and for a reason in the program: the first calls
+        That happens only inside `jax.shard_map`, for a reason in the program, so the first calls
         show it. The devices of several ranks compare theirs themselves, see `SharedCopies`.
 
         Args:

@@ -24,7 +24,7 @@ from .._payload.words import STATUS
 
 @dataclasses.dataclass(frozen=True)
 class SharedCopies:
-    """The parts of one exchange's leaves; does nothing without any.
+    """The parts of one exchange's leaves; does nothing without parts.
 
     Attributes:
         placement: of the leaves.
@@ -37,7 +37,7 @@ class SharedCopies:
     compares: bool
 
     def taken(self, given: Sequence[Division], first: int) -> Shards:
-        """The shards or parts of arguments of a call, of which leaves begin with the `first`."""
+        """The shards or parts of a call's arguments, of which those from `first` on are leaves."""
         if self.parts:
             turns = zip(given[first:], itertools.cycle(self.parts), strict=False)
             given = [*given[:first], *(part.division for _, part in turns)]
@@ -74,7 +74,7 @@ class SharedCopies:
     def join(self, found: Any) -> Any:
         """Headers and a device's shards, from headers and the parts that it was given.
 
-        The status is that of the rank that fared worst.
+        The status is the worst of all ranks.
         """
         if not self.parts:
             return found
@@ -83,7 +83,7 @@ class SharedCopies:
             tuple(part.join(x) for part, x in zip(self.parts, mine, strict=True)) for mine in sets
         ]
         # A number of each leaf goes with the status. Without these numbers a device could be in the
-        # next call of the host, which needs the status alone, and wait there for another device,
+        # next call to the host, which needs the status alone, and wait there for another device,
         # which waits in an all-gather for the first: XLA may reorder independent calls.
         firsts = [_first_number(x) for leaves in each for x in leaves if x.size]
         status = words[:, STATUS]

@@ -26,10 +26,10 @@ def weighed(weight: Any, tree: PyTree) -> PyTree:
 
 
 def widened(updates: PyTree, params: PyTree) -> PyTree:
-    """Updates in a dtype that can lead their parameters anywhere; optax adds the same.
+    """Updates in a dtype that can move their parameters to any value; optax adds the same.
 
     Those of bfloat16 gradients have 8 bits: a merge would be rounded to these, and nodes would
-    never meet.
+    never agree.
     """
 
     def widen(update: Any, param: Any) -> Any:
@@ -42,7 +42,7 @@ def widened(updates: PyTree, params: PyTree) -> PyTree:
 
 
 def difference(target: PyTree, params: PyTree, updates: PyTree, into: int | None = None) -> PyTree:
-    """Updates that lead from `params` to `target`; leaves not exchanged keep theirs.
+    """Updates that move `params` to `target`; leaves not exchanged keep theirs.
 
     None stays None: adding the updates skips it.
 
@@ -50,7 +50,7 @@ def difference(target: PyTree, params: PyTree, updates: PyTree, into: int | None
         target: a tree like the parameters.
         params: the parameters.
         updates: updates of the dtypes that are wanted.
-        into: 0 if they may take the memory of the target; see `chains.by_leaf`.
+        into: 0 if the results may take the memory of the target; see `chains.by_leaf`.
     """
     flat, structure = jax.tree.flatten(updates, is_leaf=is_none)
     starts, ends = structure.flatten_up_to(params), structure.flatten_up_to(target)
@@ -70,7 +70,7 @@ def _step(end: Any, start: Any) -> jax.Array:
 
 
 def added_to(params: Sequence[Any], updates: Sequence[Any], changes: Leaves) -> tuple[Any, ...]:
-    """Updates that lead to what these updates give, plus changes: ``((p + u) + c) - p``.
+    """Updates that move where these updates do, plus changes: ``((p + u) + c) - p``.
 
     Args:
         params: leaves that are exchanged.

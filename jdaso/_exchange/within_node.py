@@ -18,8 +18,8 @@ def mean_gradients_locally(grads: PyTree, axis: LocalAxis) -> PyTree:
     """Gradients averaged over the node's devices.
 
     Under ``shard_map(..., check_vma=True)`` JAX itself sums the gradients of replicated parameters
-    over the axis. The mean of these equal sums is that sum, L times too large for L devices. It
-    cannot be distinguished from a mean that the user took, so such gradients are refused.
+    over the axis. The mean of these equal sums is that sum, L times too large for L devices. Such a
+    sum cannot be distinguished from a mean that the user took, so these gradients are refused.
 
     Raises:
         ValueError: JAX tracks the gradients as already equal on all devices.

@@ -1,4 +1,4 @@
-"""JAX's CPU backend: its devices, its threads, and clients beside that of the training."""
+"""JAX's CPU backend: its devices, its threads, and clients besides that of the training."""
 
 from __future__ import annotations
 
@@ -80,18 +80,17 @@ def private_cpu_device() -> Any:
     """A CPU device of its own client, whose programs run in the thread that calls them.
 
     A program that waits in MPI must not share a client with the training. JAX queues some 32 steps
-    of a device. If the first of them is in a callback that waits for MPI, the program that would
-    bring it the answer would be the 33rd. It would also take a thread from the pools described
-    above.
+    per device. If the first of them is in a callback that waits for MPI, the program that would
+    bring the answer is the 33rd, and would also take a thread from the pools described above.
     """
     return xla_client.make_cpu_client(asynchronous=False, num_devices=1).local_devices()[0]
 
 
 def lane_device() -> Any:
-    """A CPU device as `private_cpu_device`, of one more client, with a pool of one thread.
+    """A CPU device like `private_cpu_device`, of another client, with a pool of one thread.
 
-    A program with a loop takes a thread of its client's pool. If it waits there for another node,
-    it must not keep the thread from a program that the other node waits for.
+    A program with a loop takes a thread of its client's pool. A program that waits there for
+    another node must not keep the thread from one that the other node waits for.
     """
     before = os.environ.get("NPROC")
     os.environ["NPROC"] = "1"  # the size of the pool; otherwise one thread for each core
@@ -105,5 +104,5 @@ def lane_device() -> Any:
 
 
 def cpu_threads_reserved(devices: int) -> bool:
-    """Returns whether a process with so many CPU devices can block in a callback without a hang."""
+    """Returns whether callbacks may block: there is one CPU device, or NPROC sets the threads."""
     return devices == 1 or "NPROC" in os.environ

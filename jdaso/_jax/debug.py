@@ -1,4 +1,4 @@
-"""JAX's help with finding faults: annotations of its profiles, and its check for NaN."""
+"""JAX's debugging aids: annotations in its profiles, and its check for NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refuses_nan() -> bool:
 
 
 def annotate(node: int, microseconds: float) -> None:
-    """Adds a time to the profile that JAX may be recording; costs little if it is not."""
-    # Whole numbers: of others the profile keeps only six digits.
+    """Adds a time to JAX's profile, if one is being recorded; costs little otherwise."""
+    # Whole numbers: the profile keeps only six digits of others.
     with jax.profiler.TraceAnnotation(ANNOTATION, node=node, nanoseconds=round(1e3 * microseconds)):
         pass

@@ -20,7 +20,7 @@ from .ffi.functions import Callee, name_of
 from .world import SPANS_PROCESSES
 
 STEP_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
-"""Types of an exception in a host function as JAX raises it; the second from its fast dispatch."""
+"""Types that JAX raises for an exception in a host function; the second in its fast dispatch."""
 
 _host_call = Primitive("jdaso_host_call")
 _host_call.multiple_results = True
@@ -33,7 +33,7 @@ def _abstract_host_call(*_: Any, kept: bool, results: Any, **__: Any) -> Any:
 
 
 def _call_outside_jit(*args: Any, callee: Callee, **_: Any) -> list[jax.Array]:
-    """Calls it at once, on whole arrays; copies the results, which are the host's own memory."""
+    """Calls the function at once, on whole arrays; copies the results, which are host memory."""
     return [jax.numpy.array(x) for x in callee.call(*(np.asarray(x) for x in args))]
 
 
@@ -79,7 +79,7 @@ def _lower_host_call(
         rest |= {"callee": callee, "places": places, "joined": joined, "to_host": to_host}
         call = partial(_host_call.bind, everywhere=False, **rest)
         return mlir.lower_fun(_on_each(call, about.device_assignment))(ctx, *args)
-    if devices != 1:  # of N results each would carry N descriptions
+    if devices != 1:  # each of N results would carry N descriptions
         sharding = _callback._callback_op_sharding(about, None, ctx.avals_out)
     target = library.target(ctx.module_context.platforms, devices)
     if target is not None:
@@ -148,13 +148,13 @@ def host_call(
 ) -> Any:
     """Calls a host function from a compiled step, as `jax.experimental.io_callback` does.
 
-    XLA does not drop, duplicate or move the call out of a branch. Unless it is `kept`, it declares
-    no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at some 10
-    microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX drops
-    calls whose results are unused, and `jax.effects_barrier` does not wait for them
-    (`steps_called` does).
+    XLA does not drop, duplicate or move the call out of a branch. Unless it is `kept`, the call
+    declares no effect to JAX. A program with effects is dispatched by Python, leaf by leaf, at some
+    10 microseconds for each array that a step takes or returns (60: 0.5 ms). The price: JAX drops
+    calls whose results are unused, and `jax.effects_barrier` does not wait for them (`steps_called`
+    does).
 
-    The program holds the function's name, if `ffi` can be had: JAX's compilation cache keeps it.
+    If `ffi` is available, the program holds a name, and JAX's compilation cache keeps it.
 
     Args:
         call: takes NumPy arrays, returns arrays of these shapes. Its arguments are the step's own
@@ -162,8 +162,8 @@ def host_call(
         shapes: tree of ``jax.ShapeDtypeStruct``.
         args: arrays.
         kept: the call is made even if nothing uses its results.
-        label: what distinguishes the function from others of the same name, in every start.
-        holder: `ffi.functions.forget` drops its functions; otherwise they are kept for ever.
+        label: distinguishes the function from others of the same name, in every start.
+        holder: `ffi.functions.forget` drops the functions of this object; others are kept for ever.
         places: results (numbers of leaves) that may take the memory of an argument of the same
             shape and dtype, by the argument's number. The call reads its arguments first.
         everywhere: whether each device of the program makes the call; otherwise, in a program of
@@ -193,7 +193,7 @@ def steps_called(devices: Sequence[Any]) -> Callable[[], None]:
     The function may be called in another thread. It waits for steps without effects only if one of
     their results is still held. It raises one of `STEP_ERRORS` if a step failed.
     """
-    # As `jax.effects_barrier`, which covers only the steps of its own thread.
+    # Like `jax.effects_barrier`, which covers only the steps of its own thread.
     tokens = _dispatch.runtime_tokens
     effects = [*tokens.current_tokens.values(), *tokens.output_runtime_tokens.values()]
 

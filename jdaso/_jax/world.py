@@ -9,7 +9,7 @@ from jax import core
 from jax._src import distributed as _distributed  # no public name has the world's address
 
 _PART_SECONDS = 10
-"""The wait of a process that ends for the others of its world."""
+"""Seconds that a process that ends waits for the others of its world."""
 
 _SILENCE_SECONDS = 365 * 24 * 3600
 """The silence after which JAX ends the processes of a world, with no reason given: never here."""
@@ -36,11 +36,11 @@ def join_world(address: str, processes: int, number: int, seconds: float) -> Non
     Args:
         address: where process 0 opens the world.
         processes: the number of processes.
-        number: this one's.
+        number: the number of this process.
         seconds: how long to wait for the others.
 
     Raises:
-        RuntimeError: JAX has made its devices, or the others did not come.
+        RuntimeError: JAX has made its devices, or the others did not join in time.
     """
     # JAX would keep SIGTERM from the process, and only note that it came.
     jax.config.update("jax_enable_preemption_service", False)

@@ -29,7 +29,7 @@ def watch_rank(abort: Callable[[], None]) -> None:
     Does nothing if no launcher started this process.
 
     Args:
-        abort: ends all ranks of the job, if this process has started MPI; else it returns.
+        abort: ends all ranks of the job, if this process has started MPI; else returns.
     """
     if launched_ranks() < 2 or _state["watches"]:
         return
@@ -53,12 +53,12 @@ def watch_rank(abort: Callable[[], None]) -> None:
 
 
 def leave_to_sessions() -> None:
-    """Leaves failures to the session from here on; a forked process is no rank."""
+    """Leaves failures to the session from here on; a forked process is not a rank."""
     _state.update(over=True, failed=False)
 
 
 def _end(abort: Callable[[], None]) -> None:
-    """Ends a job without a session to notify; launchers notice a rank killed by a signal."""
+    """Ends a job without a session to notify; launchers detect a rank killed by a signal."""
     if not _state["failed"]:
         return
     speak_out()

@@ -1,9 +1,9 @@
-"""The environment of a rank; it shows if a launcher started this process as one. No MPI, no NumPy.
+"""The environment of a rank, which shows whether a launcher started this process as one.
 
-The variables that launchers set outlive them. A process that a rank starts inherits them, and so
-does a shell whose environment was saved in a job. MPI would take such a process for the rank, or
-wait for a launcher that is gone. So a process counts as a rank only if its launcher still runs and
-no process above it is that rank already.
+No MPI, no NumPy. The variables that launchers set outlive the launchers. A process that a rank
+starts inherits them, and so does a shell whose environment was saved in a job. MPI would take such
+a process for the rank, or wait for a launcher that is gone. So a process counts as a rank only if
+its launcher still runs and no process above it is that rank already.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RANK = "JDASO_RANK"
 """A variable that jdaso sets in a rank: its number, its process, and its launch."""
 
 _PREFIXES = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE", "SLURM_")
-"""Prefixes of the variables that make an MPI library believe it is one of several ranks."""
+"""Prefixes of the variables that make an MPI library act as one of several ranks."""
 
 _PMI_CONNECTIONS = ("PMI_FD", "PMI_PORT", "PMI_CONTROL", "PMI_SHARED", "PMIX_", "PALS_", "ALPS_")
-"""Prefixes of the variables that lead to a PMI launcher; without one there is none to ask."""
+"""Prefixes of the variables that lead to a PMI launcher; without them none can be reached."""
 
 _OF_LAUNCH = ("PMIX_NAMESPACE", "PMIX_RANK", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_JOBID")
 _LISTENS = "0A"
@@ -45,7 +45,7 @@ def launched_ranks() -> int:
 
 
 def launched_rank() -> int:
-    """This rank's number as its launcher counts; 0 if unknown."""
+    """This rank's number as given by its launcher; 0 if unknown."""
     numbers = (os.environ.get(name, "") for name in RANKS)
     return next((int(number) for number in numbers if number.isdecimal()), 0)
 
@@ -116,7 +116,7 @@ def _pmix_listens() -> bool:
                 fields = line.split()
                 if fields[3] == _LISTENS:
                     listening.add(int(fields[1].rpartition(":")[2], 16))
-    except (OSError, ValueError, IndexError):  # unknown to this system
+    except (OSError, ValueError, IndexError):  # not available on this system
         return True
     return not ports or bool(ports & listening)
 
@@ -204,7 +204,7 @@ def survives_deaths() -> bool:
 
 
 def machine() -> str:
-    """A text equal for ranks on one machine: kernel and host name (a container has its own)."""
+    """A text that ranks on one machine share: kernel and host name (a container has its own)."""
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

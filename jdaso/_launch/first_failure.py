@@ -43,7 +43,7 @@ class Deaths:
 
     Args:
         path: the socket to listen on.
-        job: is updated with the ranks that save when asked to stop, and with MPI's files.
+        job: updated with the ranks that save when asked to stop, and with MPI's files.
         on_news: called by a thread after each change.
     """
 
@@ -79,7 +79,7 @@ class Deaths:
 
     @property
     def connected(self) -> set[int]:
-        """Processes of this host's ranks that are still alive."""
+        """Processes of this host's ranks that still run."""
         return {pid for pid, _, _ in list(self._ranks.values())}
 
     def catch_up(self) -> None:
@@ -197,17 +197,17 @@ class Deaths:
             if rank := _RANK.fullmatch(said):
                 self._name(rank)
                 asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                own = struct.unpack("3i", asked)[0] or int(rank[2])  # other in a container
+                own = struct.unpack("3i", asked)[0] or int(rank[2])  # differs in a container
                 self._job.note_files(own)
                 self._ranks[connection.fileno()] = own, int(rank[2]), connection
-                # By edge: a report that was read does not go before a death that came after it.
+                # Edge-triggered: an old report must not put a rank ahead of one that ended first.
                 self._poll.register(connection, select.EPOLLIN | select.EPOLLET)
             elif said == SAVED:
                 self.saved = True
 
 
 def _named(name: str, how: str) -> str:
-    """Fills into a name how its node ended; the rest of the name is kept whatever it contains."""
+    """Inserts into a name how its node ended; keeps the rest of the name unchanged."""
     return name.replace("{}", how, 1)
 
 
@@ -219,7 +219,7 @@ class _Look:
         self._held = self._line = b""
 
     def __call__(self, data: bytes) -> bytes:
-        """Returns the user's bytes; called with no bytes, returns all it holds."""
+        """Returns the user's bytes; called with no bytes, returns all held bytes."""
         text, self._held = self._held + data, b""
         if not data:
             return text

@@ -1,7 +1,7 @@
 """A job's processes on this host: finds them, asks them to save, ends them, removes their files.
 
-The supervisor does so; if it was killed, the guard does: this file run as a program, which is why
-it imports only the standard library.
+The supervisor does this; if it was killed, the guard does. The guard is this file, run as a
+program, and so imports only the standard library.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Job:
     def tell(self, number: int) -> None:
         """Asks the job to save and end.
 
-        Ranks of this host that handle signals get them directly, whatever launcher or script is
+        Ranks of this host that handle signals get them directly, whatever launcher or script is in
         between. Otherwise the launcher has to pass a signal on: launchers pass on SIGUSR1, SIGUSR2
         and Ctrl-C, but end the ranks on SIGTERM. A job whose ranks save nothing gets SIGTERM; a job
         without any report gets SIGUSR1, since it may have ranks elsewhere that save. May be called
-        again, to signal ranks that have begun to handle signals meanwhile.
+        again, to signal ranks that have begun to handle signals since.
         """
         first, self.passed_on = not self.passed_on, number
         for pid, taken in list(self.savers.items()):
@@ -105,11 +105,11 @@ class Job:
         return [pid for pid, value in _supervised() if self.tag in value.split(":")]
 
     def orphans(self, rank: int) -> list[int]:
-        """Processes that a dead rank has left behind: launchers give each rank its own group."""
+        """Processes that a failed rank has left behind: launchers give each rank its own group."""
         return [pid for pid in self.left() if pid != rank and _group(pid) == rank != self.leader]
 
     def note_files(self, pid: int) -> None:
-        """Remembers MPI's files in /dev/shm that a rank has mapped, while the rank lives."""
+        """Records MPI's files in /dev/shm that a rank has mapped, while the rank runs."""
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 path = line.split(maxsplit=5)[-1]
@@ -147,7 +147,7 @@ class Job:
         Args:
             runs: returns whether the launcher still runs.
             seconds: how long the launcher may take to end normally; 0 kills everything at once.
-            leave: how long processes that it left may go on.
+            leave: how long processes left behind may go on.
             hurry: ends everything at once as soon as it returns True.
         """
         if runs() and seconds:
@@ -185,7 +185,7 @@ def _supervised() -> Iterator[tuple[int, str]]:
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-                found = file.read()  # nothing of what has ended: a look at all processes is short
+                found = file.read()  # empty once a process has ended; scanning all of them is fast
             if name in found and _state(pid)[0] not in ("Z", "X"):
                 for variable in found.split(b"\0"):
                     if variable.startswith(name):
@@ -218,7 +218,7 @@ def _read(message: bytes) -> Job | None:
 
 
 def _take_over(job: Job, outputs: list[int], grace_seconds: float) -> None:
-    """Ends the job of a supervisor that was killed, after its ranks had time to save."""
+    """Ends the job of a supervisor that was killed, once its ranks have had time to save."""
     if not job.passed_on:
         job.tell(signal.SIGTERM)
     limit = time.monotonic() + (grace_seconds if job.saves else KILL_SECONDS)

@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
 
     XLA's CPU backend and NumPy take their buffers from malloc and free them in every step. glibc
     returns large ones to the kernel, which provides them again one page of 4 KiB at a time: more
-    than half of the time of an exchange. With these settings all blocks come from one heap, which
+    than half the time of an exchange. With these settings all blocks come from one heap, which
     grows by 16 MiB at a time and returns nothing.
 
     Call this before other threads begin: running threads already have their own heaps, and new

@@ -21,7 +21,7 @@ from .environment import with_home
 log = logging.getLogger("jdaso")
 
 _END_SECONDS = 5.0
-"""Time for a launcher to end its ranks after SIGTERM, and to end itself after SIGKILL."""
+"""Time for a launcher to end its ranks after SIGTERM, and to end after SIGKILL."""
 
 
 class LaunchError(RuntimeError):
@@ -55,7 +55,7 @@ def mpi_command(
     mpiexec = find_mpiexec()
     version = subprocess.run(
         [mpiexec, "--version"],
-        env=with_home(os.environ),  # without HOME Open MPI's does not even print its version
+        env=with_home(os.environ),  # without HOME, Open MPI does not even print its version
         capture_output=True,
         text=True,
         timeout=30,
@@ -63,7 +63,7 @@ def mpi_command(
     )
     options, environment = ["-n", str(num_ranks)], dict(environment)
     if any(name in version.stdout for name in ("Open MPI", "OpenRTE", "PRRTE")):
-        # It refuses more ranks than cores, and would bind a rank with all its devices to one core.
+        # Open MPI refuses more ranks than cores, and would bind a rank and its devices to one core.
         options += ["--oversubscribe", "--bind-to", "none"]
         environment = with_home(environment)
         if os.geteuid() == 0:
@@ -201,5 +201,5 @@ def _children(
         try:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:  # blocked in a system call
-            log.error("Process %d cannot be ended; it is left to itself.", process.pid)
+            log.error("Process %d could not be ended and is still running.", process.pid)
         shutil.rmtree(folder, ignore_errors=True)

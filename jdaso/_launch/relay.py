@@ -2,7 +2,7 @@
 
     job --pipe--> pump (a thread) --queue--> outlet (a thread) --> standard output or error
 
-The pipes outlive a job, so their end never marks its end: processes that a job left running may
+The pipes outlive a job, so no end of file marks its end: processes that a job left running may
 hold them open for ever. A reader that pauses blocks the job, as it would without us, but not the
 supervisor. If the reader is gone or a disk is full, unwritable output is lost; the job goes on.
 """
@@ -207,7 +207,7 @@ class Relay:
         return [pump.source for pump in self._pumps]
 
     def look_with(self, make: Callable[[], Look]) -> None:
-        """Passes later output through a `Look`; one called with no bytes returns all it holds."""
+        """Passes later output through a `Look`, which returns all it holds if given no bytes."""
         for pump in self._pumps:
             pump.look = make()
 

@@ -34,7 +34,7 @@ def say_rank(node: int | str, host: str) -> None:
     The node is given by its number, or as ``1 (rank 3)`` if nodes have several ranks.
 
     A supervisor on this host gets the report over a connection that stays open while the process
-    lives. Processes that this one starts are not this node and do not learn the supervisor's path.
+    runs. Processes that this one starts are not this node and do not get the supervisor's path.
     """
     if not os.environ.get(LAUNCH):
         return
@@ -59,8 +59,8 @@ def say_failed(*, peers: bool = False) -> None:
     """Reports to the supervisor that this node failed by itself, not because another node did.
 
     Args:
-        peers: whether the cause may be another rank's failure, as JAX reports it: the supervisor
-            then has a moment to learn of that failure first.
+        peers: whether the cause may be another rank's failure, as JAX reports it; then the
+            supervisor is given a moment to receive that rank's report first.
     """
     if peers and _to_supervisor:
         time.sleep(_PEER_SECONDS)

@@ -51,7 +51,7 @@ def check(numbers: Any) -> tuple[int, ...]:
     for number in given:
         if number not in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             raise ValueError(
-                f"stop_signals must be signals that a program can take, got {number!r}. Use the "
+                f"stop_signals must be signals that a program can handle, got {number!r}. Use the "
                 "module signal: (signal.SIGTERM, signal.SIGUSR1), or () for none."
             )
     return given
@@ -134,7 +134,7 @@ class _Handler:
     def _goes_to_c(self) -> bool:
         """Returns whether the handler in C still has to be called.
 
-        It does not if it has since replaced this one, and calls it.
+        Not so if that handler has since replaced this one, and calls this one.
         """
         return self._in_c is not None and _address(_action(self._number)) != _address(self._in_c)
 

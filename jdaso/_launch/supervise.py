@@ -33,7 +33,8 @@ _LONGEST_PATH = 80
 
 _ORPHAN_SECONDS, _NOTICE_SECONDS = 1.0, 5.0
 """Seconds after a rank has failed: first its forked processes are ended, then the job if its
-launcher has not done so. A launcher waits for a failed rank's pipes, which these hold open."""
+launcher has not ended it. A launcher waits for a failed rank's pipes, which forked processes hold
+open."""
 
 _NOT_STARTED = 127
 """Exit status if the command does not exist. Before the first start that is a mistake, which no
@@ -41,11 +42,11 @@ restart fixes; later a file system may be unavailable."""
 
 _LOOK_SECONDS = 1.0
 _REPEAT_SECONDS = 0.3
-"""Seconds within which two signals count as one: both a process and its group may receive it."""
+"""Seconds within which two signals count as one: one may go to both a process and its group."""
 
 _STOPS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
 _AT_ONCE = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a person sends from a keyboard: the second of them ends everything at once."""
+"""Signals that a person sends from a keyboard: a second one ends everything at once."""
 
 
 class Supervisor:
@@ -79,7 +80,7 @@ class Supervisor:
             os.set_blocking(end, False)
         self._signal: int | None = None  # the first signal that asked us to end
         self._signalled_at = 0.0
-        self._count = 0  # of signals; a repetition does not count
+        self._count = 0  # signals; a repetition does not count
         self._at_once = False
         self._began = False  # whether the command has ever been started
 
@@ -162,7 +163,7 @@ class Supervisor:
                 stdin=standard_input(),
                 stdout=out,
                 stderr=err,
-                start_new_session=True,  # Ctrl-C reaches this process only, which hands it on
+                start_new_session=True,  # Ctrl-C reaches this process only, which passes it on
             )
         except (OSError, ValueError) as error:
             deaths.first()
@@ -182,7 +183,7 @@ class Supervisor:
             left = job.end(
                 lambda: process.poll() is None, patience, leave, hurry=lambda: self._at_once
             )
-            self._relay.settle()  # reports of ranks on other hosts come in the output
+            self._relay.settle()  # reports of ranks on other hosts arrive in the output
             first = deaths.first()
             self._guard.tell(None)
         return self._judge(process, job, deaths, left, first), deaths.saved
@@ -192,14 +193,14 @@ class Supervisor:
     ) -> int:
         """The status of a job that has ended; reports anything unusual."""
         if process.returncode is None:
-            self._say(f"process {process.pid} cannot be ended; it is left to itself.")
+            self._say(f"process {process.pid} could not be ended and is still running.")
         status = 128 + signal.SIGKILL if process.returncode is None else process.returncode
         # If processes may fail one by one, the launcher's status is that of the last one.
         one_by_one = job.speaks or "ulfm" in self.command
         if status == 0 and one_by_one and not deaths.came_through:
             status = 1
         if status != 0 and job.passed_on and deaths.saved:
-            status = STOPPED_STATUS  # whichever status a script or a launcher has made of it
+            status = STOPPED_STATUS  # whatever status a script or a launcher returned
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")
         if first is not None and self._signal is None and status != 0 and not deaths.saved:
@@ -207,7 +208,7 @@ class Supervisor:
         return status if status >= 0 else 128 - status
 
     def _see_it_end(self, process: subprocess.Popen, job: Job, deaths: Deaths) -> float:
-        """Waits until the launcher has ended or must be; returns the seconds it may take to end."""
+        """Waits until the launcher has ended or must be ended; returns the seconds for that."""
         seen: set[int] = set()  # ranks whose failure has been handled
         while process.poll() is None:
             self._guard.tell(job)

@@ -1,13 +1,13 @@
 """Checks whether another node's process runs although the node sends no heartbeats.
 
-C code that holds Python's lock keeps a node's threads from sending. A process beside each rank
-(`witness_process`) does not need the rank's lock: nodes that wait for a silent node query it over
-TCP. Its answer distinguishes three cases: a process that runs C code, one that is stopped, and one
-that has ended. If a host does not answer, the state of its process stays unknown.
+C code that holds Python's lock keeps a node's threads from sending. The witness, a process beside
+each rank (`witness_process`), does not need that lock: nodes that wait for a silent node query its
+witness over TCP. The answer distinguishes three cases: a process that runs C code, one that is
+stopped, and one that has ended. If a host does not answer, the state of its process stays unknown.
 
-The witness trusts no one: it never reads what is sent to it. A client gets the token, a letter and
-the CPU seconds, and can do nothing with them. The token is no secret; it shows that an answer comes
-from this run's witness, and not from a later process at the same port.
+The witness never reads what is sent to it. A client gets the token, a letter and the CPU seconds,
+which are of no further use. The token is not a secret; it shows that an answer comes from this
+run's witness, and not from a later process at the same port.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ANSWER_SECONDS = 3.0
 _FRESH_SECONDS = 15.0
 _ASKED_AT_ONCE = 16
 _REFUSALS = 2
-"""Consecutive refusals by a witness that has answered before, after which it has ended."""
+"""Consecutive refusals after which a witness that has answered before counts as ended."""
 
 _BUSY = 0.2
 """The least share of a core used by a process that computes."""
@@ -113,7 +113,7 @@ class _Known:
     Attributes:
         state: its last state, a letter.
         at: time of the last answer; 0 before the first.
-        busy: whether it computed between the last two answers.
+        busy: whether the process computed between the last two answers.
         cpu_seconds: CPU time at the last answer.
         refusals: connections refused since the last answer.
         asked_at: time of the last query.
@@ -178,7 +178,7 @@ class Witnesses:
         known.state, known.at, known.cpu_seconds, known.refusals = state, now, cpu_seconds, 0
 
     def runs(self, node: int) -> bool:
-        """Returns whether the node's process runs, by an answer of the last 15 seconds."""
+        """Returns whether the node's process runs, as of an answer in the last 15 seconds."""
         known = self._known.get(node, _Known())
         return self._fresh(known) and known.state not in "?tTZX"
 
@@ -195,7 +195,7 @@ class Witnesses:
         if self._fresh(known) and known.state in "tT":
             return "its process is stopped (SIGSTOP, a debugger, a suspended job)"
         if not self.runs(node):
-            return "stopped, dead, or cut off"
+            return "stopped, failed, or unreachable"
         doing = "computes" if known.busy else "waits"
         if known.state == "D":
             doing = "waits for a disk or a file system"

@@ -1,6 +1,6 @@
 """A process beside a rank that reports whether the rank runs while its Python cannot.
 
-Run as a file by `witness.start`, with only the standard library. It ends with the rank. Any client
+Run as a file by `witness.start`, with only the standard library; ends with the rank. Any client
 that connects gets one line: a token, the state of the rank's process as in ``/proc/PID/stat``, and
 the seconds of CPU time that it has used.
 """
@@ -22,10 +22,10 @@ number of ranks on this host, the total number, and its own number."""
 
 _LOOK_SECONDS = 0.25
 _READ_SECONDS = 1.0
-"""For launchers to read the last output; when they end the job they discard the rest."""
+"""Time for launchers to read the last output; when they end the job they discard the rest."""
 
 _IN_VAIN = 3
-"""Consecutive checks, a second apart, at which an ended rank must be missing."""
+"""Consecutive checks, a second apart, that may find a rank missing; one more ends the job."""
 
 
 def listen(interface: str = "") -> socket.socket:
@@ -101,9 +101,9 @@ def _number(process: int, variable: str) -> int:
 
 
 def ended_ranks(process: int) -> str:
-    """Names the ranks of this host that have ended; empty if none has, or if it is unknown.
+    """Names the ranks of this host that have ended; empty if none has, or if that is unknown.
 
-    A launcher has one child per rank: the rank, or a script around it. It may have other children.
+    A launcher has one child per rank (the rank, or a script around it), and may have others.
     """
     try:
         launcher, name = _launcher(process)
@@ -124,8 +124,8 @@ def ended_ranks(process: int) -> str:
 def give_up(process: int, name: str, gone: str) -> None:
     """Ends the rank, which waits in MPI_Init for ended ranks; its launcher ends the others."""
     tell(
-        f"{name} MPI_Init waits in vain for {gone}, which ended before making a Session (sys.exit, "
-        "os._exit, or the end of the program). The job is ended.\n"
+        f"{name} MPI_Init cannot return: it waits for {gone}, which ended before making a Session "
+        "(sys.exit, os._exit, or the end of the program). The job is ended.\n"
     )
     time.sleep(_READ_SECONDS)
     with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ def ends_job() -> bool:
 
 
 def spare_job() -> None:
-    """Undoes `end_job`, in a forked process, which is no rank."""
+    """Undoes `end_job` in a forked process, which is not a rank."""
     _state["ends"] = False
 
 

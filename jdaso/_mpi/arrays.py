@@ -1,7 +1,7 @@
 """Starts collective operations on host arrays; the caller waits, with its own limit.
 
 Numbers that MPI has no type for (bfloat16 and other narrow floats) travel as bytes. Only operations
-that compute need a type: `reduce_all` refuses such numbers.
+that compute need a type: `reduce_all` refuses numbers without one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from .requests import byte
 
 PIECE_BYTES = 1 << 24
-"""Bytes that move at a time where an array is laid along another axis."""
+"""Bytes moved at a time when an array is laid out along another axis."""
 
 _underway: dict[int, Any] = {}
 """Messages that were never waited for, with their data: MPI may still read and write there."""
@@ -30,7 +30,7 @@ def computed_as(dtype: np.dtype) -> np.dtype:
 
 
 def operation(name: str) -> Any:
-    """Returns MPI's operation of a name: sum, prod, min or max."""
+    """Returns MPI's operation by its name: sum, prod, min or max."""
     from mpi4py import MPI
 
     return getattr(MPI, name.upper())
@@ -68,11 +68,11 @@ def trade_all(
     Args:
         comm: the communicator.
         sent: an array for each rank, all of one dtype; that for this one stays.
-        shapes: of the arrays that each rank sends to this one.
+        shapes: those of the arrays that each rank sends to this one.
 
     Returns:
-        The request, buffers to keep until it is done, and the arrays that will be received; for
-        this rank its own.
+        The request, buffers to keep until it is done, and the arrays that will be received, with
+        this rank's own among them.
     """
     dtype, own = sent[0].dtype, comm.Get_rank()
     packed = _packed([one for rank, one in enumerate(sent) if rank != own], dtype)
@@ -90,7 +90,7 @@ def trade_all(
 
 
 def _packed(arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """The bytes of arrays of one dtype, after each other."""
+    """The bytes of arrays of one dtype, one after another."""
     out, end = np.empty(sum(one.nbytes for one in arrays), np.uint8), 0
     for one in arrays:
         begin, end = end, end + one.nbytes
@@ -99,7 +99,7 @@ def _packed(arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
 
 
 class Ranges(NamedTuple):
-    """A part of an array for each rank: ranges of one axis, of which the other axes are whole."""
+    """A part of an array for each rank: ranges of one axis; the other axes are whole."""
 
     axis: int
     ranges: Sequence[slice]
@@ -115,10 +115,10 @@ class Ranges(NamedTuple):
 
 
 def rounds(shape: tuple[int, ...], itemsize: int, sent: Ranges, received: Ranges) -> list[slice]:
-    """Returns the rows to move at a time, alike on all ranks, so that buffers stay small.
+    """Returns the rows to move at a time, the same on all ranks, so that buffers stay small.
 
-    Rows are indices of the axis along which the parts are received, of which each rank has its own.
-    Parts of one and the same axis move at once.
+    Rows are indices along the axis of the received parts, counted from the start of each part.
+    If both axes are the same, all rows move at once.
     """
     if sent.axis == received.axis:
         return [slice(0, max(part.stop - part.start for part in received.ranges))]
@@ -138,14 +138,14 @@ def trade_parts(
 
     Args:
         comm: the communicator.
-        array: this rank's.
+        array: this rank's array.
         sent: its part for each rank.
         found: the array to fill.
         received: the place there of each rank's part.
         rows: those that move; see `rounds`.
 
     Returns:
-        The request, buffers to keep until it is done, and then pairs of a place and its numbers.
+        The request, buffers to keep until it is done, and pairs of a place and its numbers then.
     """
     ranks, own = range(len(sent.ranges)), comm.Get_rank()
     places = [found[received.of(k)] for k in ranks]
@@ -173,7 +173,7 @@ def trade_parts(
 
 
 def _begins(sizes: Sequence[int]) -> list[int]:
-    """The places at which parts of these sizes begin, after each other."""
+    """The places at which parts of these sizes begin, one after another."""
     return [end - size for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
 
@@ -190,7 +190,7 @@ def pass_on(
 ) -> tuple[tuple[Any, Any], np.ndarray]:
     """Starts to send an array to one rank and to receive one from another.
 
-    Both stay with their data until `passed_on`, also if the caller fails before it waits.
+    Both requests are kept with their data until `passed_on`, even if the caller never waits.
     """
     found = np.empty(shape, array.dtype)
     receive = comm.Irecv([_bytes(found), byte()], source, tag)
@@ -200,7 +200,7 @@ def pass_on(
 
 
 def passed_on(found: np.ndarray) -> None:
-    """Lets go of an array that `pass_on` has received."""
+    """Releases an array that `pass_on` has received."""
     del _underway[id(found)]
 
 

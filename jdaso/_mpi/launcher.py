@@ -38,8 +38,8 @@ def check_launcher(MPI: Any) -> None:
         library = " ".join(MPI.Get_library_version().split(",")[0].splitlines()[0].split())
         raise NodeError(
             f"[host {socket.gethostname()}] The launcher started {launched} ranks ({claimed_by()} "
-            "in the environment), but each sees only itself: mpiexec is of another MPI than "
+            "in the environment), but each sees only itself: mpiexec belongs to another MPI than "
             f"mpi4py's ({library}). Start with the mpiexec of the environment that holds the MPI "
-            "library, or with an srun --mpi=... that it knows; for separate runs of one node each, "
-            "use Session(comm=MPI.COMM_SELF)."
+            "library, or with an srun --mpi=... that it supports; for separate runs of one node "
+            "each, use Session(comm=MPI.COMM_SELF)."
         )

@@ -1,4 +1,4 @@
-"""Short messages between nodes beside training; no node blocks to send or receive one."""
+"""Short messages between nodes alongside training; no node blocks to send or receive one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Messages:
         self._comm = None
 
     def send(self, node: int, tag: int, payload: bytes, *, behind_others: bool = True) -> None:
-        """Sends; unless `behind_others`, not while a message of this node and tag is in flight."""
+        """Sends; unless `behind_others`, only if none to this node and tag is in flight."""
         if self._comm is None or node not in self._others or node in self.dead:
             return
         from mpi4py import MPI
@@ -71,13 +71,13 @@ class Messages:
             self.send(node, tag, payload[:_LONGEST])
 
     def all_gone(self) -> bool:
-        """Returns whether all messages are sent; releases those that are."""
+        """Returns whether all messages have been sent; releases those that have."""
         with self._lock:
             self._under_way = [x for x in self._under_way if not _has_gone(x.request)]
             return not self._under_way
 
     def taken(self) -> Iterator[tuple[int, int, bytes]]:
-        """Received messages, one after the other: the sender, the tag, and the payload."""
+        """Received messages, one after another: the sender, the tag, and the payload."""
         from mpi4py import MPI
 
         status = MPI.Status()

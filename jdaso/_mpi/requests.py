@@ -13,10 +13,10 @@ import numpy as np
 Result = TypeVar("Result")
 
 _unfinished: list[Any] = []
-"""Abandoned requests with their data: MPI may still write there, whichever node is gone."""
+"""Abandoned requests with their data: MPI may still write there, even if a node is gone."""
 
 _SPIN_SECONDS = 2e-3
-"""Time in which a poll without pauses leaves the core to others only if they ask for it."""
+"""Time in which a poll without pauses yields its core only to threads ready to run."""
 
 MESSAGE_BYTES = 120 * 2**10
 """Bytes of a message: less than the 128 KiB at which UCX changes to rendezvous (`start`)."""

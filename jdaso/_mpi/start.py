@@ -53,7 +53,7 @@ def start_mpi(timeout_seconds: float) -> Any:
     """mpi4py's `MPI`, started; None if the program has already ended MPI.
 
     Its first import calls MPI_Init, which waits for all ranks of the launch. MPI_Init holds
-    Python's lock and no Python runs meanwhile, so the fault handler keeps the limit: it prints
+    Python's lock and no Python runs meanwhile, so the fault handler enforces the limit: it prints
     "Timeout" and a traceback that ends here, and ends the process with status 1. Before that, this
     rank's witness reports the wait.
 
@@ -129,9 +129,9 @@ def _refuse_part_of(MPI: Any, above: tuple[int, int] | None) -> None:
 def why_alone() -> str:
     """The reason why this process is a single node although it may look like one of several."""
     if (above := rank_above()) is not None:
-        return f"rank {above[0]} (process {above[1]}) started this process, which is no rank"
+        return f"rank {above[0]} (process {above[1]}) started this process, which is not a rank"
     if found := left_over():
-        return f"{found} is left in the environment, and its launcher is not there"
+        return f"{found} is left in the environment, but its launcher no longer runs"
     module = sys.modules.get("mpi4py.MPI")
     return "the program has ended MPI" if module is not None and module.Is_finalized() else ""
 
@@ -155,9 +155,9 @@ def _warn_of_little_shared_memory() -> None:
 
 
 class _Roll:
-    """Checks, once the limit has passed, which ranks have come to the start; then the job ends.
+    """Checks, once the limit has passed, which ranks have reached the start; then the job ends.
 
-    Nodes that are waiting too answer. A node that has ended, or is elsewhere in its program, does
+    Nodes that are waiting here answer. A node that has ended, or is elsewhere in its program, does
     not.
     """
 
@@ -170,7 +170,7 @@ class _Roll:
         """Receives the other nodes' questions and answers."""
         from mpi4py import MPI
 
-        with contextlib.suppress(MPI.Exception):  # a failed rank: the request waited for reports it
+        with contextlib.suppress(MPI.Exception):  # a failed rank: the awaited request reports it
             self._take()
 
     def _take(self) -> None:
@@ -207,7 +207,7 @@ class _Roll:
 def everyones(
     about: dict[str, Any], comm: Any, timeout_seconds: float, ranks_per_node: int = 1
 ) -> list[dict[str, Any]]:
-    """The texts of all ranks, by non-blocking calls only, so that a missing rank is no hang.
+    """The texts of all ranks, by non-blocking calls only, so that a missing rank causes no hang.
 
     Raises:
         NodeError: not all arrived in time; the message names those that did not.

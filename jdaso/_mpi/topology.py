@@ -79,7 +79,7 @@ class Topology:
 def find_topology(
     comm: Any = None, timeout_seconds: float = 600.0, ranks_per_node: int = 1
 ) -> Topology:
-    """Finds this rank by MPI; a single one without an MPI library or a launcher.
+    """Finds this rank's place by MPI; a single rank without an MPI library or a launcher.
 
     Args:
         comm: an mpi4py communicator; COMM_WORLD if None.
@@ -154,7 +154,7 @@ def _check_threads(topology: Topology, threads: Sequence[bool]) -> None:
     poor = [p for p, multiple in enumerate(threads) if not multiple]
     if poor:
         raise NodeError(
-            f"{topology.prefix()} jdaso talks to MPI from a thread of its own and needs "
+            f"{topology.prefix()} jdaso calls MPI from its own thread and needs "
             f"MPI_THREAD_MULTIPLE, but {names_of(poor, topology.ranks_per_node)} started MPI "
             "without it. Do not lower mpi4py.rc.thread_level (or MPI4PY_RC_THREAD_LEVEL), or use "
             "an MPI library built with thread support."

@@ -2,7 +2,7 @@
 
 Every joint operation ends with an agreement on whether it succeeded on all members. If it did not,
 all revoke the communicator, which ends everything in flight on it, shrink it to the survivors, and
-repeat the operation. So no member is ahead of another, and all learn of failures at the same point.
+repeat the operation. So no member is ahead of another, and all detect failures at the same point.
 
 Open MPI supports ULFM under ``mpiexec --with-ft ulfm``.
 """
@@ -20,7 +20,7 @@ from .requests import finish, poll
 Result = TypeVar("Result")
 
 Checks = Callable[[], Callable[[], None]]
-"""Begins a wait for the others; returns a check to call meanwhile, which raises if it is vain."""
+"""Begins a wait for the others; returns a check, which raises if the wait is in vain."""
 
 
 class Died(Exception):  # noqa: N818
@@ -56,11 +56,11 @@ class Group:
         checks: Checks,
         clean: Callable[[], None] = lambda: None,
     ) -> Result:
-        """The result of an attempt, once it has succeeded on all members that are still alive.
+        """The result of an attempt, once it has succeeded on all members that have not failed.
 
         Args:
-            attempt: the call of all; repeated after a failure. It must call `look` while it waits.
-            checks: for waits until all have come to agree, and to shrink.
+            attempt: the call of all, repeated after a failure; must call `look` while waiting.
+            checks: for the waits until all are ready to agree, and to shrink.
             clean: called between two attempts, once nothing that the first began is in flight.
         """
         from mpi4py import MPI
@@ -81,7 +81,7 @@ class Group:
             self._shrink(checks(), clean)
 
     def _agree(self, well: bool, check: Callable[[], None]) -> bool:
-        """Returns whether all succeeded and, as far as MPI reports, live; the same on all."""
+        """Returns whether all succeeded and none failed, as far as MPI reports; alike on all."""
         from mpi4py import MPI
 
         flag = np.array([well], np.intc)
@@ -123,7 +123,7 @@ class Group:
 
 
 class InThread:
-    """Runs a call that may block and cannot be abandoned in a thread; polled like an MPI request.
+    """Runs in a thread a call that may block and cannot be abandoned; polled like an MPI request.
 
     Args:
         call: the call.

@@ -30,7 +30,7 @@ _DRIVES = ("sync_every", "phase.delay", "local_every")
 
 
 class Comparison:
-    """Compares the nodes leaf by leaf; they communicate only after their headers differed.
+    """Compares the nodes leaf by leaf; they communicate only if their headers differ.
 
     Args:
         control: the nodes.
@@ -65,7 +65,7 @@ class Comparison:
         if text is not None:
             if len(set(heads[:, STEP].tolist())) == 1:
                 return text
-            # A leaf that decides when a node exchanges may have changed in its memory.
+            # A leaf that decides when a node exchanges may have changed in that node's memory.
             odd = self._who_differs(heads, common, prints)
             return drifted(step, odd) if any(name in odd for name in _DRIVES) else text
         words = heads[:, [CHECKSUM]]
@@ -88,7 +88,7 @@ class Comparison:
         """Names the nodes whose bits differ from the majority's, and the leaves concerned."""
         if self._virtual:
             return odd_leaves(dict(enumerate(prints)), common)
-        with self._lock:  # each local device calls; nodes communicate once, whatever comes
+        with self._lock:  # each local device calls; nodes communicate once, even on failure
             asked = common, heads.tobytes()
             if self._last is None or self._last[0] != asked:
                 try:
@@ -136,7 +136,7 @@ def drifted(step: int, odd: str) -> str:
 
 
 def crossed(heads: np.ndarray) -> str | None:
-    """The error where nodes have met with different optimizers; None where it was one.
+    """The error if nodes exchanged with different optimizers; None if all had the same.
 
     Args:
         heads: headers of all nodes as they came over the wire, see `signed`.
@@ -146,7 +146,7 @@ def crossed(heads: np.ndarray) -> str | None:
         return None
     where = ", ".join(f"node {node} with number {number}" for node, number in numbers.items())
     return (
-        f"Nodes have met with different optimizers of equal shapes ({where}, as the session "
+        f"Nodes exchanged with different optimizers of equal shapes ({where}, as the session "
         "counts them), and their numbers must not be averaged. Give the second a name of its own, "
         "jdaso.daso(..., name='second'), and call the updates in the same order on all nodes."
     )

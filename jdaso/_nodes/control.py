@@ -39,8 +39,8 @@ Facts = Sequence[tuple[str, str]]
 class Control:
     """The hosts' own messages between ranks, on communicators that nothing else uses.
 
-    A session has one of all ranks. If its nodes have several, it has another one of the ranks
-    with its own place in each node, and these are what its methods call nodes; see `across`.
+    A session has one for all ranks. If its nodes have several, the session has another one, for
+    the ranks with this rank's place in each node, which its methods call nodes; see `across`.
 
     All nodes call the collective methods in the same order. Each call first agrees on its own name
     and facts, so that a node that is elsewhere in the program, or holds another value, is named
@@ -77,18 +77,18 @@ class Control:
             self.detector.begin(alarms)
 
     def across(self) -> Control:
-        """The calls of the ranks with this one's place in each node; collective, of all ranks."""
+        """The control of the ranks with this one's place in each node; collective on all ranks."""
         topology = self.topology
         return self._among(range(topology.place, topology.num_ranks, topology.ranks_per_node))
 
     def inside(self) -> Control:
-        """The calls of the ranks of this one's node; collective, of all ranks."""
+        """The control of the ranks of this one's node; collective on all ranks."""
         topology = self.topology
         first = topology.rank - topology.place
         return self._among(range(first, first + topology.ranks_per_node))
 
     def _among(self, ranks: range) -> Control:
-        """The calls of some ranks. Errors, failures and the order of calls are those of all."""
+        """The control of some ranks. Errors, failures and the order of calls are those of all."""
         if len(ranks) == len(self.ranks):
             return self
         found = copy.copy(self)
@@ -139,7 +139,7 @@ class Control:
 
     @contextlib.contextmanager
     def explained(self, step: int | None = None) -> Iterator[None]:
-        """Context of MPI calls, whose errors it turns into a `NodeError` that names the cause."""
+        """Context of MPI calls that turns their errors into a `NodeError` with the cause."""
         try:
             yield
         except NodeError:
@@ -222,7 +222,7 @@ class Control:
                 return result
 
     def agree(self, what: str, facts: Facts, *, limit_seconds: float | None = None) -> None:
-        """Raises on every node, naming node and fact, unless all hold the same `facts`.
+        """Raises on every node, naming the node and the fact, unless all hold the same `facts`.
 
         Args:
             what: the nodes' action, as a verb.
@@ -291,20 +291,19 @@ class Control:
             column=CALLS,
             limit_seconds=limit_seconds,
         )
-
-        def check() -> None:
-            wait.check()
-            if self.survives:
-                self._group.look()
-
         try:
-            finish(request, check, *data, most_pause=most_pause)
+            finish(request, partial(self._check, wait), *data, most_pause=most_pause)
         except (NodeError, Died):
             raise
         except Exception as error:  # MPI's
             if self.survives:
                 raise
             raise self.error(self.explain(error)) from error
+
+    def _check(self, wait: Wait) -> None:
+        wait.check()
+        if self.survives:
+            self._group.look()
 
     def close(self, failed: bool) -> None:
         """Leaves the other nodes; see `Detector.close`."""
@@ -338,7 +337,7 @@ class Control:
         if self._turn.is_mine:
             raise self.error(
                 f"A signal handler was about to {what} while its thread was already inside a "
-                "collective call. In the handler only note the signal, and act after the step."
+                "collective call. In the handler only set a flag, and act after the step."
             )
         doing = f"waits for another thread's call before it can {what}"
         wait = Wait(self.known, "call", doing, call=self._turn.calls, column=CALLS)

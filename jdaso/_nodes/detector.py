@@ -87,7 +87,7 @@ class Detector:
 
     @property
     def began(self) -> bool:
-        """Returns whether messages are already received."""
+        """Returns whether messages are already being received."""
         return self._messages.open
 
     def stops_at(self, step: int) -> bool:
@@ -112,7 +112,7 @@ class Detector:
         """Notifies the others that this node ends its session; returns whether all did the same.
 
         A node that ends first does not wait long for the others. After a failure the detector stays
-        open, to learn whether the others have failed too.
+        open, for reports that the others have failed too.
         """
         ended, self._closed = self._closed, True
         self.stopping.close()
@@ -133,7 +133,7 @@ class Detector:
         return True
 
     def stop(self) -> None:
-        """Stops the thread: makes no more MPI calls of its own accord."""
+        """Stops the thread: from here on the detector calls MPI only when it is called."""
         if self._messages.open:
             self._stop.set()
             self._thread.join(timeout=2.0)

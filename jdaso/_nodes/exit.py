@@ -40,13 +40,13 @@ class Member(Protocol):
         """Leaves the other nodes in the agreed order."""
 
     def disown(self) -> None:
-        """Forgets threads and communicators: the process was forked, and is no node."""
+        """Forgets threads and communicators: the process was forked, and is not a node."""
 
 
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
 
-_open: dict[Member, None] = {}  # in the order of all nodes, dropped sessions included
+_open: dict[Member, None] = {}  # in the same order on all nodes, dropped sessions included
 _failed: list[Member] = []  # kept whole: MPI may still write into their channels' buffers
 _leaves, _has_left = threading.Event(), threading.Event()
 _state = {"installed": False, "bereft": False, "began": False}
@@ -89,7 +89,7 @@ def is_bereft() -> bool:
 
 
 def _leave_to_parent() -> None:
-    """Forgets all sessions in a forked process, which is no node and ends like none."""
+    """Forgets all sessions in a forked process, which is not a node and does not end as one."""
     for session in _open:
         session.disown()
     _open.clear()
@@ -146,7 +146,7 @@ def _end() -> None:
     # Without a detector nothing reports that the others are ready.
     poll(lambda: detectors and all(map(_may_end, detectors)), limit_seconds=_GRACE_SECONDS)
     if not ends_job() and all(detector.known.all_failed() for detector in detectors):
-        for detector in detectors:  # all nodes saw the error, and MPI can be finalized as usual
+        for detector in detectors:  # all nodes have the error, and MPI can be finalized as usual
             detector.stop()
         if any(detector.known.dead for detector in detectors):
             _leave_mpi()
@@ -157,7 +157,7 @@ def _end() -> None:
 def _leave_mpi() -> None:
     """Calls MPI_Finalize with a limit: after failed ranks Open MPI 5.0.11 may wait in it for ever.
 
-    If it does, mpi4py's own call, the last of all, returns at once with MPI's error that MPI is
+    If MPI waits, mpi4py's own call, the last of all, returns at once with the error that MPI is
     already finalized.
     """
     _leaves.set()

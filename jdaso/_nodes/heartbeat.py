@@ -76,7 +76,7 @@ class Heartbeats:
             if used > _BUSY * stopped:
                 why = f"C code held Python's lock, and used {used:.1f} s of CPU time"
             log.warning("This process's Python did not run for %.1f s: %s.", stopped, why)
-            self._news_at[:] = now  # messages that arrived meanwhile have still to be read
+            self._news_at[:] = now  # messages that arrived meanwhile still have to be read
         self._next = now + self.beat_seconds
         self.table[self.node, BEAT] += 1
         self._news_at[self.node], self._used = now, _cpu_seconds()

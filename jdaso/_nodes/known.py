@@ -29,8 +29,8 @@ class Known:
         heartbeats: the last values reported by each node.
         patience: the usual duration of waits.
         batches: the ends of the nodes' data.
-        places: the places in the code of nodes that were asked.
-        waits: those of them that are waiting for other nodes.
+        places: the places in the code that queried nodes reported.
+        waits: those of the queried nodes that are waiting for other nodes.
         waiting: the current wait of this node's program, in any of its sessions.
         witnesses: report whether the processes of silent nodes run.
         phase_of: names the phase of a step.
@@ -108,7 +108,7 @@ class Known:
         if silent > self.heartbeats.usual_delay_seconds:
             what = self.witnesses.describe(node)
             return f"{name} has been silent for {silent:.1f} s: {what}"
-        return f"{name} is alive, {self.places.get(node, 'at a place not known yet')}"
+        return f"{name} is running, {self.places.get(node, 'at a place not yet known')}"
 
     def ask_where(self, nodes: Iterable[int]) -> None:
         """Asks nodes where their programs are; the answers are stored in `places`."""

@@ -28,7 +28,7 @@ class Links:
     def bytes_per_second(self) -> float:
         """Bandwidth of the slowest link between neighbors, with both directions in use.
 
-        Measured at the first call, which is collective, the best of a few; the same on all ranks.
+        Measured at the first call, which is collective; the best of a few; the same on all ranks.
         """
         if self._bytes_per_second is None:
             comm, what = self._control.duplicate().comm, "measure the links"

@@ -23,8 +23,8 @@ class Batches:
     ):
         self._tell, self._name = tell, name
         self._begun = 0
-        # The innermost loop's number, and the step it is in; -1 before and after. Another thread
-        # reads it, so both are replaced at once.
+        # The innermost loop's number, and its step; -1 before and after. Another thread reads both,
+        # so they are replaced together.
         self._now = (0, -1)
         self._ended = [(0, 0)] * num_nodes  # by node: a loop, and its number of batches there
 

@@ -54,20 +54,20 @@ class Mail:
     """Messages of one node, on a communicator that nothing else uses.
 
     `send` and `expect` never wait. MPI makes no progress by itself, and this node's program may be
-    busy computing: a thread polls MPI as long as a message is in flight. An array is sent once the
-    device has computed it, in the order of the calls of `send`.
+    busy computing, so a thread polls MPI as long as a message is in flight. An array is sent once
+    the device has computed it, in the order of the calls of `send`.
 
     On failure: `take` and `drain` raise `NodeError` if another node fails or leaves, and when the
     session's limit has passed; before that they log which node is waited for.
 
     Args:
-        control: the nodes. All create their mails together.
-        record: called with the step and the begin of each wait that has ended.
+        control: the nodes, which all create their `Mail` together.
+        record: called with the step and the start of each wait that has ended.
     """
 
     def __init__(self, control: Control, record: Callable[[int, float], Any]):
         self._control, self._record = control, record
-        # The usual wait is learned for each anew: a pipeline's first waits are for compilers.
+        # The usual wait is measured anew for each: a pipeline's first waits are for compilers.
         self._kind = f"message of mail {next(_numbers)}"
         self._comm: Any = None if control.alone else control.duplicate().comm
         self._lock = threading.Lock()  # guards everything below
@@ -87,9 +87,9 @@ class Mail:
     def begin_step(self, step: int) -> None:
         """Sets the step to which the messages from here on belong.
 
-        The longest of a step's waits counts as usual: a wait at its begin may last as long as the
-        pipeline takes to fill, and all others are short. The first step's waits, for compilers, are
-        not counted.
+        The longest of a step's waits counts as usual: the first may last as long as the pipeline
+        takes to fill, and all others are short. The first step's waits, for compilers, are not
+        counted.
         """
         if self.step > 0:
             self._control.known.patience.note(self._kind, self._longest_seconds)

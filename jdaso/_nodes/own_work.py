@@ -16,7 +16,7 @@ _LONGEST_SECONDS = 3600.0
 """The longest time for the steps once this node takes part in no exchange."""
 
 _LOOK_SECONDS, _WARN_SECONDS = 1.0, 30.0
-"""Time between two looks at whether it takes part in one, and until the first warning."""
+"""Time between two checks for that, and until the first warning."""
 
 
 def await_own_work(control: Control, call: Callable[[], None], what: str) -> None:

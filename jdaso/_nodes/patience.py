@@ -27,7 +27,7 @@ class Patience:
         self._taken: dict[str, deque[float]] = {}
 
     def note(self, kind: str, seconds: float) -> None:
-        """Notes how long a wait of this kind took, from its begin on all nodes to its end."""
+        """Notes how long a wait of this kind took, from its start on all nodes to its end."""
         self._taken.setdefault(kind, deque(maxlen=16)).append(seconds)
 
     def usual_seconds(self, kind: str) -> float | None:
@@ -57,7 +57,7 @@ class Waiting:
     """The current wait of a node's program, in any of its sessions."""
 
     def __init__(self):
-        self._last = (-math.inf, "")  # another thread reads it, so both are replaced at once
+        self._last = (-math.inf, "")  # another thread reads both, so they are replaced together
 
     def note(self, doing: str) -> None:
         """Notes a wait that goes on: "waits for the exchange started at step 3, for 2.0 s now"."""

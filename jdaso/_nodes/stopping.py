@@ -56,7 +56,7 @@ class Stopping:
         _signals.take(signals, self)
 
     def signalled(self) -> bool:
-        """Handles a signal; returns whether to end now, as one came long before."""
+        """Handles a signal; returns whether to end now, because another came long before."""
         self._wanted, now = True, time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
@@ -97,7 +97,7 @@ class Stopping:
         if self._stop is not None and what in (ASK, HOLD):  # the step is already known
             self._say(source, STOP, self._stop)
         elif what == ASK and not self._held:
-            self._held = {-1: -1}  # if asked twice, it begins only once
+            self._held = {-1: -1}  # if asked twice, the agreement begins only once
             self._tell_all(HOLD, 0)
         elif what == HOLD:
             with self._change:
@@ -111,14 +111,14 @@ class Stopping:
             with self._change:
                 self._stop = step
                 self._change.notify_all()
-            if self._held:  # this node leads, and another leader's step reached it
+            if self._held:  # this node leads, and has another leader's step
                 self._tell_all(STOP, step)
 
     def lost(self, node: int) -> None:
         """Handles a node that failed, with all it held; called by the detector."""
         self._living.remove(node)
         self._held.pop(node, None)
-        if self._stop is not None:  # the failed node may have been about to send it to the others
+        if self._stop is not None:  # the failed node may have been about to send this step
             self._tell_all(STOP, self._stop)
         else:  # the failed node may have led, or made the request
             self._wanted, self._asked = self._wanted or self._holds, False

@@ -1,4 +1,4 @@
-"""Waits for other nodes: one that takes unusually long is reported with the missing nodes; all end.
+"""Waits for other nodes: an unusually long one is reported with the missing nodes; every one ends.
 
 The usual duration is measured. A wait that takes more than twice as long is reported once, and
 again each time its duration has doubled. It times out much later, since a node may be compiling;
@@ -17,10 +17,10 @@ from .known import Known
 log = logging.getLogger("jdaso")
 
 _ANSWER_SECONDS = 0.4
-"""Time for a node that is asked where it is to answer."""
+"""Time for a node to answer when asked where it is."""
 
 _AHEAD_SECONDS = 1.0
-"""Late nodes are asked where they are so long before the limit, for they may wait for a core."""
+"""Late nodes are asked where they are this long before the limit: they may wait for a core."""
 
 _YIELD_SECONDS = 3.0
 """Extra time for a late node that is itself waiting and about to time out: it is closer to the
@@ -32,14 +32,14 @@ class Wait:
 
     Attributes:
         step: completed updates, for messages.
-        waited_seconds: how long it had waited at the last check.
+        waited_seconds: how long the wait had lasted at the last check.
 
     Args:
         known: this node's facts about the other nodes.
         kind: the kind of wait, for which the usual duration is measured.
         doing: this node's activity, "waits for the exchange started at step 3".
         call: the number of the awaited call, among calls that all nodes make in the same order;
-            0 if it is not such a call, and then only silent nodes count as missing.
+            0 if the wait is for no such call, and then only silent nodes count as missing.
         column: the kind of these calls, a column of `Heartbeats`.
         step: see above.
         limit_seconds: the longest wait, if it is not that of `Patience`.
@@ -114,7 +114,7 @@ class Wait:
         return lost and self.waited_seconds > silence_seconds / 2
 
     def _yields(self, waited: float) -> bool:
-        """Returns whether, past the limit, to let late nodes report first; asks where they are."""
+        """Returns whether to let late nodes report first, past the limit; asks where they are."""
         known, late = self._known, self._late()
         if not self._over_at:
             answered = self._asked_ahead & known.places.keys()
@@ -164,7 +164,7 @@ class Wait:
         self._warn_at, self._asked_at = 2 * waited, 0.0
 
     def _missing(self) -> str:
-        """Names and describes the nodes that have not arrived, or are silent since."""
+        """Names and describes the nodes that have not arrived, or have been silent since."""
         late, absent = self._late(), self._not_arrived()
         if not late:
             return "All nodes have arrived: the network is slow, or stuck."

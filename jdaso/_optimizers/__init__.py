@@ -8,5 +8,5 @@ resources.
 `daso` is the public function; `stages` lists what an update does, and `update` is the record that
 flows through it. `cycling` is the stage that exchanges: `late` merges and starts one fragment,
 `blocking` takes the means that a step waits for. Both use the `exchanges` of the parameters, made
-once for an update, which follow from the settings in `between`.
+once per update, which follow from the settings in `between`.
 """

@@ -63,7 +63,7 @@ def hash_name(text: str) -> int:
 
 
 def _agree_on_bits(session: Session, mine: dict[str, str]) -> None:
-    """Raises on all ranks unless those that have a shard in common, of any node, have its bits."""
+    """Raises on all ranks unless all ranks that hold a shard, on any node, hold the same bits."""
     said = session.all_ranks.everyone("initialise an optimizer", json.dumps(mine))
     seen: dict[str, tuple[int, str]] = {}
     for rank, shards in enumerate(map(json.loads, said)):

@@ -32,7 +32,7 @@ class Between:
         name: distinguishes optimizers of equal shapes that are used in one step.
         moments: finds second moments that are shared; None if each node uses its own.
         lengths: finds updates of a fixed length, likewise.
-        counts: F of the parameters that were last divided; empty before.
+        counts: F of the parameters last divided; empty before.
         placements: how trees lie on the node's devices.
     """
 
@@ -54,7 +54,7 @@ class Between:
 
     @property
     def nodes(self) -> int:
-        """P."""
+        """The number of nodes, P."""
         return self.session.num_nodes
 
     @property

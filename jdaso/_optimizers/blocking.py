@@ -52,7 +52,7 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
 
     The error feedback is added to the parameters and to copies of them.
 
-    If no node had a batch since the last start, all weigh the same. From the third cool-down
+    If no node had a batch since the last start, all have the same weight. From the third cool-down
     update on, elements that still differ are made equal.
 
     Args:
@@ -69,7 +69,7 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
         since = total / jnp.maximum(steps, 1.0) / state.weight
         weight = jnp.where(steps > 0, since, weight)
     if between.wire.narrow:
-        owed = error = _feedback(own, late, state)  # weighed already
+        owed = error = _feedback(own, late, state)  # already weighted
         places = places_in_leaves(state.inner, u.copies)
         owed_inner = {place: error[number] for place, number in places.items()}
         held = (x.late.without_feedback(y) for x, y in zip(late, state.held, strict=True))
@@ -104,7 +104,7 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
 
 
 def _feedback(own: Leaves, late: Sequence[LateExchange], state: DasoState) -> Leaves:
-    """The error feedback of all fragments, as leaves; zeros of those that never started."""
+    """The error feedback of all fragments, as leaves; zeros for those that never started."""
     leaves = tuple(map(jnp.zeros_like, own))
     for each in late:
         numbers, token = each.feedback(state)

@@ -33,7 +33,7 @@ def register(between: Between, params: PyTree) -> None:
     def held() -> tuple[Held, ...]:
         found = []
         for each, places in zip(outside.late, outside.spans, strict=True):
-            assert isinstance(each, HostLate)  # virtual nodes hold it in their state
+            assert isinstance(each, HostLate)  # virtual nodes hold them in their state
             found.append(Held(each.versions, places))
         return tuple(found)
 

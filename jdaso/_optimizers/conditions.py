@@ -20,11 +20,11 @@ def when(condition: jax.Array, function: Callable[[T], T], x: T) -> T:
 
     Only leaves that the function replaces pass through. JAX traces the function first.
 
-    On CPUs this is a condition. On GPUs it is a loop of at most one turn, which XLA runs in place:
-    of a condition, whose result has memory of its own, it copies what passes through, in each step
-    that has nothing to do. On an H200 a step of Adam with 160 leaves has 1.25 copies of the
-    parameters in temporary arrays with loops, and 4.01 with conditions; on CPUs loops save nothing,
-    and compile longer (benchmarks/NOTES.md).
+    On CPUs this is a conditional. On GPUs it is a loop of at most one turn, which XLA runs in
+    place: a conditional has a result in memory of its own, to which XLA copies what passes through,
+    in each step that has nothing to do. On an H200 a step of Adam with 160 leaves has 1.25 copies
+    of the parameters in temporary arrays with loops, and 4.01 with conditionals; on CPUs loops save
+    nothing, and compile longer (benchmarks/NOTES.md).
     """
     return (_as_condition if computes_on_cpus() else _as_loop)(condition, function, x)
 
@@ -57,7 +57,7 @@ def _as_loop(condition: jax.Array, function: Callable[[T], T], x: T) -> T:
         new = tree.flatten_up_to(function(jax.tree.unflatten(tree, given)))
         return [placed_like(new[k], given[k]) for k in arrays]
 
-    # Traced once to find what is replaced: the rest of the arrays is no part of the loop's state.
+    # Traced once to find what is replaced: the other arrays are not part of the loop's state.
     closed = jax.make_jaxpr(flat)(*(old[k] for k in arrays))
     ins, outs = closed.jaxpr.invars, closed.jaxpr.outvars
     replaced = [n for n in range(len(arrays)) if outs[n] is not ins[n]]

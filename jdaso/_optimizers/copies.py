@@ -11,7 +11,7 @@ Prodigy), weak pulls to a point that is the same on all nodes (weight decay, L2-
 to the previous parameters (L-BFGS).
 
 The search costs a trace of `init` and `update`; nothing if the state is empty. An optimizer is run
-on trial only if some state that steers updates was made from parameters, which Adam's was not. The
+on trial only if some state that steers updates was made from parameters, which Adam's is not. The
 trial uses stand-ins of a few elements for each parameter, with gradients of 0: so it needs no real
 gradients, seldom real shapes, and works where `init` itself is traced. Weight decay shrinks a shift
 as it shrinks parameters that had the shift from the start; that part is subtracted. A pull back is
@@ -115,7 +115,7 @@ class Finder:
         try:
             start = jax.make_jaxpr(self._init)(params)
             made |= any(dce_jaxpr(start.jaxpr, list(steers))[1])
-        except jax.errors.JAXTypeError:  # as NumPy's functions raise
+        except jax.errors.JAXTypeError:  # NumPy functions raise it
             made = True
         return steers if made else [False] * count
 
@@ -189,7 +189,7 @@ class Finder:
                 carry = step(carry[0], carry[1], size)
                 return carry, _means(carry[0])
 
-            sizes = size * (2 * (jnp.arange(steps) % 2) - 1)  # to and fro, so that values stay near
+            sizes = size * (2 * (jnp.arange(steps) % 2) - 1)  # alternating: values stay near
             _, seen = jax.lax.scan(body, (start, state), sizes)
             return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), _means(start), seen)
 
@@ -205,7 +205,7 @@ class Finder:
 def _lost(run: Callable[..., Any], shift: float, size: float) -> np.ndarray | None:
     """The share of a shift that each update takes back, by leaf; None: unknown.
 
-    The share that an update takes from parameters that had the shift from the start is no loss.
+    The share that an update takes from parameters that had the shift from the start does not count.
     """
     shifts = (0.0, 0.0), (0.0, shift), (shift, 0.0)
     courses = [jax.tree.map(np.asarray, run(*each, size)) for each in shifts]

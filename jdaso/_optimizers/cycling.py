@@ -17,7 +17,7 @@ from .update import Update
 def exchange_late(late: Sequence[LateExchange], sharing: Sharing, u: Update) -> Update:
     """Merges, takes the exact mean, then starts: each snapshot holds the latest merge.
 
-    It sends the parameters as optax's addition rounds them, not the merge result itself.
+    A start sends the parameters as rounded by optax's addition, not the merge result itself.
 
     Args:
         late: the late exchanges of all fragments.

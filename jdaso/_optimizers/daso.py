@@ -58,10 +58,10 @@ def daso(
 ) -> optax.GradientTransformationExtraArgs:
     """Distributed asynchronous and selective optimization.
 
-    Gradients are averaged inside the node at every step. While cycling, every B steps a node
-    starts to send its parameters (with fragments, each part in its turn: see `Phases`) to the
-    other nodes and computes on. S steps later their average is
-    merged at its true age a (P nodes, snapshots ``s_p``, current ``x``)::
+    Gradients are averaged inside the node at every step. While cycling, every B steps a node starts
+    to send its parameters (with fragments, each part in its turn: see `Phases`) to the other nodes
+    and goes on computing. S steps later their average is merged at its true age a (P nodes,
+    snapshots ``s_p``, current ``x``)::
 
         "corrected":  x <- x + (mean_p s_p - s)
         "paper":      x <- (2a x + sum_p s_p) / (2a + P)
@@ -84,37 +84,37 @@ def daso(
         local_axis: the axis of the node's devices that hold copies, if ``update`` is called inside
             ``shard_map`` or ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With
             several nodes, an axis of several devices that nothing names is refused.
-        sharded: `PartitionSpec` of each parameter, a tree like them or the beginning of one, for
-            parameters that are divided over the node's devices. Needed inside ``shard_map``, and
-            where ``init`` is called inside ``jit`` on a mesh with Auto axes; otherwise ``init``
-            sees it. A shard meets the same shard of the other nodes; none is ever gathered.
-        wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"int8"`` and ``"int4"``, which send
-            the difference to the last common point, with error feedback: the rounding error of
-            one exchange is added to the next, and nothing is lost. ``"auto"`` is the one whose
-            exchanges are the shortest on the slowest link and host, measured here; all nodes then
-            make the optimizer together. Virtual nodes have no link, and take float32.
+        sharded: a `PartitionSpec` for each parameter, as a tree like them or a prefix of one, if
+            they are divided over the node's devices. Needed inside ``shard_map``, and where
+            ``init`` is called inside ``jit`` on a mesh with Auto axes; otherwise ``init`` finds it.
+            A shard is averaged with the same shard of the other nodes; none is ever gathered.
+        wire: ``"float32"``, or the narrow ``"bfloat16"``, ``"int8"`` and ``"int4"``, which send the
+            difference to the last common point, with error feedback: the rounding error of one
+            exchange is added to the next, and nothing is lost. ``"auto"`` takes the one with the
+            shortest exchanges on the slowest link and host, measured here; all nodes must then make
+            the optimizer together. Virtual nodes have no link and use float32.
         merge: ``"corrected"``, which keeps all of a node's progress meanwhile; ``"paper"``, which
             keeps ``2a / (2a + P)`` of it; or `jdaso.outer`.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` in the blocking phases, as HeAT does (equal for SGD, not for Adam). An
             `inner` that takes gradients of single examples needs ``"parameters"``.
-        second_moments: ``"shared"``, or ``"own"``. The gradients of one of P nodes are noisier
-            than their mean. While cycling, Adam's second moments v would be up to P times those
-            of synchronous training, and its steps up to ``sqrt(P)`` times too short. ``"shared"``
+        second_moments: ``"shared"``, or ``"own"``. The gradients of one of P nodes are noisier than
+            their mean. While cycling, Adam's second moments v would be up to P times those of
+            synchronous training, and its steps up to ``sqrt(P)`` times too short. ``"shared"``
             gives `inner` ``mu^2 + (v - mu^2) / P`` in place of v, where ``mu^2`` is the square of
-            the mean gradient as the first moments estimate it. Nothing is sent for it. The
-            nodes' noise must be independent: with the same examples on all nodes use ``"own"``.
-            It finds the moments in the state of Adam and its kin (records with ``mu`` and
+            the mean gradient as estimated from the first moments. This sends nothing. The nodes'
+            noise must be independent: with the same examples on all nodes use ``"own"``. The
+            moments are found in the state of Adam and similar optimizers (records with ``mu`` and
             ``nu``: adam, adamw, nadam, lamb, amsgrad, ...). Other optimizers, and
             ``blocking="parameters"``, use their own.
         update_lengths: ``"shared"``, or ``"own"``. Muon and Lion make updates of a fixed length,
             however noisy the gradients. The mean of those of P nodes is shorter than one, up to
-            ``sqrt(P)`` times, where synchronous training makes it at full length. ``"shared"``
+            ``sqrt(P)`` times, where synchronous training keeps the full length. ``"shared"``
             multiplies such updates, while cycling, by what the mean has lost: the ratio of a node's
-            own progress between two merges to that of all nodes, smoothed, for each parameter.
-            Nothing is sent for it. A trial finds such updates of parameters whose records have
-            ``mu`` and no ``nu``. Parameters that are divided over a node's devices, other merge
-            rules than ``"corrected"``, and ``blocking="parameters"`` keep their own.
+            own progress between two merges to that of all nodes, smoothed, for each parameter. This
+            sends nothing. A trial finds such updates among parameters whose records have ``mu`` and
+            no ``nu``. Parameters that are divided over a node's devices, other merge rules than
+            ``"corrected"``, and ``blocking="parameters"`` keep their own.
         on_nonfinite: reaction to NaN or infinity in any node's snapshot: all nodes ``"raise"``, or
             all nodes ``"skip"`` that merge. ``"skip"`` leaves the node out of an exact mean. That
             node keeps its own numbers (optax adds, and adding cannot remove NaN) until `finalize`
@@ -138,9 +138,9 @@ def daso(
         ``value=`` or ``mean_loss=`` is called without it.
 
     Raises:
-        ValueError: a setting is out of its range, or does not fit the others; or, with several
-            nodes, `inner` holds a line search, undoes merges through state that cannot be
-            moved, or begins with state that is not finite.
+        ValueError: a setting is out of range, or does not fit the others; or, with several nodes,
+            `inner` holds a line search, undoes merges through state that cannot be moved, or begins
+            with state that is not finite.
 
     On failure: an error on one node raises `NodeError` on all nodes, naming that node. Numbers in
     flight are never dropped: if a run ends early, `finalize` merges them.

@@ -121,7 +121,7 @@ class Exchanges:
         )
 
     def _placement_of(self, inner: PyTree, whole: PyTree = ()) -> Placement | None:
-        """The placement of parameters, inner state, and undivided leaves, after each other."""
+        """The placement of parameters, inner state, and undivided leaves, one after another."""
         return self.between.placements.of_both(self.params, inner, whole)
 
     def _exchange_of(

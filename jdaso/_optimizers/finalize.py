@@ -100,7 +100,7 @@ def _in_flight(state: DasoState) -> tuple[bool, ...]:
 
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
-    """The same for arrays of which several devices hold a shard, and different values of it."""
+    """The parameters, each shard averaged over the devices whose copies of the shard diverged."""
     placement = placed(session, params, whole=True)
     devices = len(session.devices)
     if placement is None or placement.devices != devices:
@@ -115,7 +115,7 @@ def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
 
 
 def _mean_of_copies(x: Any, placement: Placement) -> Any:
-    """The same for one array."""
+    """The array, each shard averaged over the devices whose copies diverged."""
     (division,) = placement.divisions
     names = tuple(name for name, _ in placement.copies(division))
     if not names or not is_float(jnp.result_type(x)):

@@ -1,9 +1,9 @@
-"""Parameters whose updates have a fixed length, as those of Muon and Lion have.
+"""Parameters whose updates have a fixed length, like those of Muon and Lion.
 
 Candidates have first moments and no second ones: a field ``mu`` without ``nu`` in one record of the
 inner state. A trial compares updates after gradients that are always the same, after random ones,
-and after larger ones. If all are about as long, the length is fixed. SGD's grow with the gradient,
-and averages of random gradients are short.
+and after larger ones. If all are about equally long, the length is fixed. SGD's grow with the
+gradient, and averages of random gradients are short.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _STEPS = 32
 """Updates of a trial, of which the last quarter counts."""
 
 _GRADIENT, _SCALE = 1e-5, 16.0
-"""Size of gradients, below what optimizers clip; how many times larger the larger ones are."""
+"""Size of gradients, below what optimizers clip; the factor by which larger ones are larger."""
 
 _BETWEEN = 0.5, 2.0
-"""Lengths are alike within this ratio: Muon's, by a few steps of an iteration, are not exact."""
+"""Lengths are alike within this ratio: Muon's, from a few steps of an iteration, are not exact."""
 
 
 class LengthsFinder(Trial[tuple[int, ...]]):
@@ -49,7 +49,7 @@ class LengthsFinder(Trial[tuple[int, ...]]):
             try:
                 fixed = self._tried(_pruned(params, places), side)
                 break
-            except Exception:  # it needs other parameters or shapes, or arguments of its own
+            except Exception:  # update needs other parameters, shapes or arguments
                 about = "The trial of update lengths with axes of %d has failed."
                 log.debug(about, side, exc_info=True)
         paths = _paths(params)
@@ -58,7 +58,7 @@ class LengthsFinder(Trial[tuple[int, ...]]):
         return tuple(k for k, at in enumerate(exchanged) if at in kinds and is_fixed(at))
 
     def _tried(self, params: PyTree, side: int) -> dict[Any, bool]:
-        """By path, whether a parameter's updates were about as long in all trials."""
+        """Flags, by path, parameters whose updates were about equally long in all trials."""
         small = jax.eval_shape(lambda: zeros_of(params, side))
         real, state = (jax.tree.structure(jax.eval_shape(self._init, x)) for x in (params, small))
         if real != state:
@@ -93,7 +93,7 @@ class LengthsFinder(Trial[tuple[int, ...]]):
 
 
 def _strong(x: Any) -> Any:
-    """An array that keeps its dtype in a loop; keys do."""
+    """An array that keeps its dtype in a loop; keys already do."""
     is_key = jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
     return x if is_key else jax.lax.convert_element_type(x, jnp.result_type(x))
 
@@ -103,7 +103,7 @@ def _paths(tree: PyTree) -> list[Any]:
 
 
 def _pruned(params: PyTree, places: set[int] | None) -> PyTree:
-    """The parameters without leaves other than those; all of them if None."""
+    """The parameters with only these leaves; with all of them if None."""
     if places is None:
         return params
     flat, tree = jax.tree.flatten(params)
@@ -111,9 +111,9 @@ def _pruned(params: PyTree, places: set[int] | None) -> PyTree:
 
 
 def _candidates(params: PyTree, state: PyTree) -> dict[int, Any]:
-    """Places of the parameters that have ``mu`` and no ``nu``: each with what makes it alike.
+    """Places of the parameters that have ``mu`` and no ``nu``, each with its kind.
 
-    That is the record, the number of axes, and the dtype.
+    A kind is the record, the number of axes, and the dtype.
     """
     mu, nu = (jax.tree_util.GetAttrKey(name) for name in ("mu", "nu"))
     found: dict[Any, dict[Any, Any]] = {mu: {}, nu: {}}

@@ -1,15 +1,15 @@
 """Pairs of first and second moments in an inner optimizer's state, as Adam keeps them.
 
 They are two trees like the parameters, in the fields ``mu`` and ``nu`` of one record. A trial shows
-whether they are averages of gradients and of their squares, and how fast they forget::
+whether they are averages of gradients and of their squares, and how fast they decay::
 
     mu <- d mu + (1 - d) g
     nu <- d' nu + (1 - d') g^2
 
 Not found, and so left alone: second moments without first ones (RMSProp, schedule-free), those of
-deviations (AdaBelief), those that do not forget at a fixed rate (Yogi), those of gradients that are
-made equally long or noisy before, and those of several updates at once (``optax.MultiSteps`` inside
-of `daso`; it belongs around it).
+deviations (AdaBelief), those that do not decay at a fixed rate (Yogi), those of gradients that were
+normalized or made noisy, and those of several updates at once (``optax.MultiSteps`` inside of
+`daso`; it belongs around it).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Moments(NamedTuple):
     second_decay: float = 0.0
 
     def bias(self, flat: list[Any]) -> Any:
-        """The factor by which first moments are as far from their limits as second ones.
+        """The factor that makes first moments as far from their limits as second ones.
 
         After n updates the weights in a moment add up to ``1 - d^n``.
         """
@@ -75,7 +75,7 @@ class FoundMoments(NamedTuple):
 
     Attributes:
         shared: moments that are running means.
-        missed: paths of second moments beside first ones that are no running means of their
+        missed: paths of second moments, paired with first ones, that are not running means of
             squares, or whose trial failed.
     """
 
@@ -104,7 +104,7 @@ class MomentsFinder(Trial[FoundMoments]):
         return ()
 
     def _tried(self, params: PyTree, side: int | None) -> tuple[Moments, ...]:
-        """The moments that are averages, by a trial on arrays of that length of axes."""
+        """The moments that are averages, found by a trial on arrays with axes of that length."""
         small = jax.eval_shape(lambda: zeros_of(params, side))
         real, state = (jax.eval_shape(self._init, x) for x in (params, small))
         if jax.tree.structure(real) != jax.tree.structure(state):
@@ -133,7 +133,7 @@ def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
 
 
 def _are_alike(first: Any, second: Any) -> bool:
-    """Returns whether two arrays are of real numbers, some, and of one shape."""
+    """Returns whether two arrays hold real numbers, have one shape, and are not empty."""
     real = all(jnp.issubdtype(x.dtype, jnp.floating) for x in (first, second))
     return real and first.shape == second.shape and first.size > 0
 
@@ -144,12 +144,12 @@ def _averages(
     zeros: Callable[[], PyTree],
     pairs: list[Moments],
 ) -> tuple[Moments, ...]:
-    """The pairs that are averages, with the rates at which they forget."""
+    """The pairs that are averages, with the rates at which they decay."""
     if not pairs:
         return ()
 
     def after(first: Any, second: Any, gradient: Any) -> list[Any]:
-        """The first numbers of all moments after an update, two arrays a pair."""
+        """The first numbers of all moments after an update, two arrays per pair."""
         params = zeros()
         start, tree = jax.tree.flatten(init(params))
         for pair in pairs:
@@ -186,6 +186,6 @@ def _averages(
 
 
 def _ramp(x: Any) -> jax.Array:
-    """1, 2, 3, ... in the shape and dtype of an array, from the start again after a few."""
+    """1, 2, 3, ... in the shape and dtype of an array, starting again after a few."""
     numbers = 1 + jnp.arange(np.size(x)) % _LOOK
     return numbers.reshape(np.shape(x)).astype(jnp.result_type(x))

@@ -19,10 +19,10 @@ from .._payload.trees import travels
 def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:
     """Returns the update of `inner`, which drops those added losses that `inner` refuses.
 
-    Call it as ``update(grads, state, params, losses, **extra)``. It drops those of `losses`
+    Call it as ``update(grads, state, params, losses, **extra)``. The call drops those of `losses`
     (``value=`` and ``mean_loss=``) that `inner` refuses; the user's own arguments go to `inner`
     unchanged. A signature that lists its arguments decides. A chain accepts any argument and passes
-    it to all its members: there the update is tried, and Python's (or optax's) complaint about an
+    it to all its members: there the update is tried, and Python's (or optax's) error about an
     unexpected keyword argument is a refusal. Any other TypeError is the inner optimizer's own.
     """
     update = optax.with_extra_args_support(inner).update
@@ -54,7 +54,7 @@ def update_with(inner: optax.GradientTransformation) -> Callable[..., Any]:
 
 
 def _arguments(update: Callable[..., Any]) -> tuple[set[str], bool]:
-    """The arguments that a function lists, and whether it takes any beside them."""
+    """The arguments that a function lists, and whether it takes any others."""
     try:
         listed = inspect.signature(update).parameters
     except (TypeError, ValueError):  # the signature is unknown
@@ -104,11 +104,11 @@ def refuse_not_finite(path: str, call: str) -> None:
 
     Args:
         path: from `not_finite`, the same on all nodes.
-        call: that makes the optimizer.
+        call: the call that makes the optimizer.
     """
     if path:
         raise ValueError(
             f"The state of the inner optimizer of {call} begins with numbers that are not "
-            f"finite (leaf {path}), and nodes can form no mean of them. Give it finite ones; in "
-            "place of optax.contrib.reduce_on_plateau take jdaso.reduce_on_plateau."
+            f"finite (leaf {path}), which nodes cannot average. Begin with finite ones; instead of "
+            "optax.contrib.reduce_on_plateau use jdaso.reduce_on_plateau."
         )

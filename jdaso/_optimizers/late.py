@@ -64,7 +64,7 @@ class LateExchange:
 
     @property
     def late(self) -> Late:
-        """Their exchanges."""
+        """The exchanges of these pieces."""
         return self.exchanges.late[self.index]
 
     def begin(self, u: Update) -> Update:
@@ -166,7 +166,7 @@ class LateExchange:
         )
 
     def feedback(self, state: DasoState) -> tuple[Leaves, jax.Array]:
-        """The error feedback that no exchange has taken in yet, and a token for `order.after`."""
+        """The error feedback that no exchange has included yet, and a token for `order.after`."""
         f = self.index
         return self.late.feedback(state.held[f], state.started[f] + 1, state.phase.exchanges)
 
@@ -226,7 +226,7 @@ class LateExchange:
     def _measured(
         self, state: DasoState, function: Callable[[Lengths], Lengths]
     ) -> tuple[Lengths, ...]:
-        """The lengths of all fragments, with a function of this one's."""
+        """The lengths of all fragments, with a function applied to this one's."""
         if not self.lengths.leaves:
             return ()
         new = function(state.lengths[self.index])
@@ -275,7 +275,7 @@ def late_exchanges(exchanges: Exchanges, lengths: SharedLengths) -> tuple[LateEx
 
 
 def _behind(token: jax.Array, state: DasoState) -> DasoState:
-    """The state, of which later calls of a completion run after the one that gave `token`."""
+    """The state, from which later calls of a completion run after the one that gave `token`."""
     return state._replace(started=after(token, state.started))
 
 

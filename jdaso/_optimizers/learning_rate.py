@@ -33,7 +33,7 @@ def scaled_warmup(
         rate(n) = base_rate (1 + (k - 1) n / warmup_steps)    n < warmup_steps
         rate(n) = k base_rate then(n - warmup_steps)          afterwards
 
-    It is only a schedule: any optax optimizer takes it as its learning rate.
+    The result is a plain schedule, which any optax optimizer takes as its learning rate.
 
     Args:
         base_rate: the rate that suits `base_batch_size`, more than 0.
@@ -45,7 +45,7 @@ def scaled_warmup(
             ``optax.cosine_decay_schedule(1.0, steps)``; constant 1 if None.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of range.
 
     Example:
         >>> import jdaso
@@ -120,10 +120,10 @@ def reduce_on_plateau(
         to their inner optimizer: a scalar, NaN (or 1e30) if no new loss arrived.
 
     Raises:
-        ValueError: an argument is out of its range; ``update`` was given no loss, or is not inside
+        ValueError: an argument is out of range; ``update`` was given no loss, or is not inside
             `daso` or `synchronous`.
 
-    *On failure*: if the factors diverge all the same (a flipped bit), the exact mean that ends the
+    *On failure*: if the factors diverge nevertheless (a flipped bit), the exact mean that ends the
     cycling phase makes them equal again.
 
     Example:
@@ -145,7 +145,7 @@ def reduce_on_plateau(
     rule = on_each_value(factor, patience, rtol, atol, cooldown, min_scale=min_scale)
 
     def init(params: PyTree) -> PlateauState:
-        with jax.debug_nans(False), jax.debug_infs(False):  # it contains infinity at first
+        with jax.debug_nans(False), jax.debug_infs(False):  # the state contains infinity at first
             plateau: Any = rule.init(jnp.float32(0))
         plateau = plateau._replace(best_value=jnp.float32(WORST_LOSS))
         zero = jnp.zeros((), jnp.int32)

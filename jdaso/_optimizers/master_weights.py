@@ -27,12 +27,12 @@ def master_weights(
 
     A step that is smaller than half the distance between two bfloat16 numbers would be lost, as
     would most of a merge's change. So the float32 parameters w stay in the optimizer's state,
-    `inner` trains them, and each update leads the caller's parameters p to w, rounded::
+    `inner` trains them, and each update moves the caller's parameters p to w, rounded::
 
         w <- w + inner(float32(g), w),   p <- round(w)
 
     (optax adds the step to p in float32, so that p may differ from the rounding by ``2^-24`` of the
-    old p. The next update mends that.)
+    old p. The next update corrects that.)
 
     Put it around `daso` or `synchronous`, so that the nodes exchange w. `finalize` takes w from the
     state, and returns its mean, rounded.
@@ -43,7 +43,7 @@ def master_weights(
     Returns:
         A transformation whose ``update`` needs ``params``, and passes other arguments on. Leaves
         that are not narrow floats are passed on as they are, and trained as usual. The state holds
-        4 bytes for each parameter beside that of `inner`.
+        4 bytes for each parameter in addition to that of `inner`.
 
     On failure: as `inner`.
 
@@ -96,7 +96,7 @@ def master_weights(
 def masters(params: PyTree, opt_state: PyTree) -> PyTree:
     """The parameters that nodes exchange: those in the state of `master_weights`, if it has any.
 
-    In `optax.masked` and `optax.multi_transform` it has some of them.
+    In `optax.masked` and `optax.multi_transform` the state has some of them.
     """
     is_master = lambda x: isinstance(x, MasterWeights)  # noqa: E731
     paths, tree = jax.tree_util.tree_flatten_with_path(params)
@@ -123,5 +123,5 @@ def _wide(x: Any) -> Any:
 
 
 def _rounded(x: jax.Array, like: Any) -> jax.Array:
-    """Float32 numbers that the dtype of another array can hold."""
+    """Float32 numbers, rounded to the dtype of another array."""
     return rounded(x, jnp.result_type(like))

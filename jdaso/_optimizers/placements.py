@@ -33,8 +33,8 @@ class Placements:
     Args:
         session: the nodes.
         init: the inner optimizer's `init`.
-        sharded: a tree of `PartitionSpec` like the parameters, or the beginning of one; None if
-            the user gave none.
+        sharded: a tree of `PartitionSpec` like the parameters, or a prefix of one; None if the user
+            gave none.
         local_axis: axis of the local devices that hold copies, or None.
     """
 
@@ -72,10 +72,10 @@ class Placements:
         return self._of(params, self._params, told)
 
     def of_inner(self, state: PyTree, params: PyTree) -> Placement | None:
-        """The placement of the inner state, whose copies of the parameters lie as these do.
+        """The placement of the inner state, whose copies of the parameters are divided like these.
 
         Raises:
-            ValueError: the same, or the copies cannot be found.
+            ValueError: see `of`; or the copies cannot be found.
         """
         if not jax.tree.leaves(state):
             return None
@@ -83,7 +83,7 @@ class Placements:
         return self._of(state, self._inner, told)
 
     def of_both(self, params: PyTree, state: PyTree, whole: PyTree = ()) -> Placement | None:
-        """The placement of parameters, inner state, and undivided leaves, after each other."""
+        """The placement of parameters, inner state, and undivided leaves, one after another."""
         both = params, state
         return joined([self.of(params), self.of_inner(state, params)], both, (both, whole))
 
@@ -160,7 +160,7 @@ class Placements:
                 raise ValueError("it keeps arrays of other shapes for divided parameters")
             return tuple(found)
         except Exception as error:
-            if not inside:  # XLA moves what lies otherwise
+            if not inside:  # XLA moves what is placed otherwise
                 return ((),) * len(leaves)
             raise ValueError(
                 "sharded= divides the parameters, and jdaso cannot find their copies in the inner "

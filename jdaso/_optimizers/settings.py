@@ -16,7 +16,7 @@ from .._session import Session
 log = logging.getLogger("jdaso")
 
 SAFE_GAIN, STUDIED_STEPS = 1.5, 64
-"""The largest gain of an outer optimizer that a study found harmless, and the largest B of it."""
+"""The largest gain of an outer optimizer that our study found harmless, and its largest B."""
 
 
 def require_params(params: PyTree | None, name: str) -> PyTree:
@@ -46,7 +46,7 @@ def check_blocking(blocking: str) -> None:
 
 
 def check_shared(setting: str, value: str) -> None:
-    """Raises unless what a setting is about is shared between the nodes, or each node's own."""
+    """Raises unless a setting is "shared" (between the nodes) or "own" (each node's)."""
     if value not in ("shared", "own"):
         raise ValueError(f'{setting} must be "shared" or "own", got {value!r}.')
 
@@ -61,12 +61,12 @@ def check_on_drift(on_drift: str) -> None:
 
 
 def check_rule(rule: Merge, session: Session) -> None:
-    """Raises if a merge rule needs whole leaves, of which the ranks of a node have parts."""
+    """Raises if a merge rule needs whole leaves and the ranks of a node have only parts."""
     if not session.joined or rule.acts_by_element():
         return
     raise ValueError(
-        f"The merge rule {rule.name!r} does not treat each number by itself (a norm, or a label by "
-        f"name), and with ranks_per_node={session.ranks_per_node} each rank merges its parts of "
+        f"The merge rule {rule.name!r} does not treat each number separately (a norm, or labels "
+        f"by name), and with ranks_per_node={session.ranks_per_node} each rank merges its parts of "
         'the leaves alone. Use an optimizer such as optax.sgd or optax.adam, or merge="corrected".'
     )
 
@@ -96,12 +96,12 @@ def warn_of_gain(rule: Merge, phases: Phases, session: Session) -> None:
 
 
 def _logs(session: Session) -> bool:
-    """Returns whether this rank logs for all of them."""
+    """Returns whether this rank logs for all ranks."""
     return session.node == 0 and session.topology.place == 0
 
 
 def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
-    """Warns of moments that look like Adam's and are not shared, as they would be expected to be.
+    """Warns of moments that look like Adam's but, contrary to expectation, are not shared.
 
     Args:
         missed: the paths of the second moments.
@@ -109,11 +109,11 @@ def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
     """
     if missed and _logs(session):
         log.warning(
-            "daso does not share %d second moments of the inner optimizer (%s%s): they are no "
-            "running means of the squares of what the first ones are means of, or the first ones "
-            "forget too fast. While nodes cycle, steps there are up to sqrt(P) times too short "
-            "(docs/choosing.md, Second moments). Moments in float32 help where rounding is the "
-            'reason; second_moments="own" silences this.',
+            "daso does not share %d second moments of the inner optimizer (%s%s): they are not "
+            "running means of the squares of the numbers whose running means are the first "
+            "moments, or the first moments decay too fast. While nodes cycle, steps there are up "
+            "to sqrt(P) times too short (docs/choosing.md, Second moments). If rounding is the "
+            'reason, moments in float32 help; second_moments="own" silences this.',
             len(missed),
             missed[0],
             "" if len(missed) == 1 else ", ...",

@@ -2,15 +2,15 @@
 
 The inner state keeps a node's own second moments v. In a cycling update the inner optimizer is
 given ``shared(v)`` in their place (`_rules.second_moments`), and its updates are taken; the moments
-go on from themselves, by the optimizer's own rule::
+continue by the optimizer's own rule::
 
     updates, _ = inner(gradients, (m, shared(v)))
     _, (m, v) <- inner(gradients, (m, v))
 
-The second line computes the moments alone: the compiler leaves out what nobody uses. A barrier
-puts it behind the first. XLA would join the two, and since the first needs moments that the second
-overwrites, it would write new ones to memory of their own and copy them back: one copy of the
-parameters more, and two to three times the time of an update on CPUs (benchmarks/NOTES.md).
+The second line computes the moments alone: the compiler leaves out what is not used. A barrier puts
+this line behind the first. Otherwise XLA would join the two, and since the first needs moments that
+the second overwrites, it would write new ones to memory of their own and copy them back: one more
+copy of the parameters, and two to three times the time of an update on CPUs (benchmarks/NOTES.md).
 
 In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The first
 cycling update makes it the node's own, and the last one that of all nodes again.
@@ -57,7 +57,7 @@ class Sharing:
 
     @property
     def fact(self) -> tuple[str, str]:
-        """The moments that were found, on which the nodes must agree: each node looks by itself."""
+        """The moments found, on which the nodes must agree: each node looks on its own."""
         rates = sorted({(x.first_decay, x.second_decay) for x in self.moments})
         found = ", ".join(f"b1 = {a:g} and b2 = {b:g}" for a, b in rates)
         return "the second moments that are shared", f"{len(self.moments)} leaves {found}".strip()

@@ -99,7 +99,7 @@ class UpdateStages:
         act = decide(phases, state.phase, state.step, *flying)
         given = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
         if weight is not None:
-            # A weight below 0 must not vanish in a sum: all nodes see in the headers who gave it.
+            # A weight below 0 must not vanish in a sum: the headers show which node gave it.
             given = lift_below_zero(given)
             weight = given / state.weight  # about 1: a narrow wire's range is limited
         value = mean_locally(value, self.between.local_axis)
@@ -195,7 +195,7 @@ class UpdateStages:
         return u._replace(updates=updates).with_state(inner=inner, drift=drift)
 
     def exchange(self, u: Update) -> Update:
-        """Merges, takes exact means and starts, as far as they are due."""
+        """Merges, takes exact means and starts, whichever are due."""
         apart = u.apart & ~is_settled(self.between, u.state.step)
         after_inner = u.act.blocking & (self.between.blocking == "parameters")
         act = u.act._replace(mean=u.act.mean | apart | after_inner)

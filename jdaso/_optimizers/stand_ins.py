@@ -54,7 +54,7 @@ def zeros_of(params: PyTree, side: int | None) -> PyTree:
 
 
 def shape_of(x: Any) -> ShapeDtype:
-    """Shape and dtype of a leaf; a number for a key, which optimizers leave alone alike."""
+    """Shape and dtype of a leaf; an integer in place of a key: optimizers leave both alone."""
     dtype = jnp.result_type(x)
     is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
     return ShapeDtype(np.shape(x), jnp.uint32 if is_key else dtype)

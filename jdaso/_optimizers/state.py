@@ -25,21 +25,21 @@ class DasoState(NamedTuple):
     """State of `daso`. The parameters are exchanged in F fragments; see `Phases`.
 
     Between real nodes the host holds the numbers of late exchanges (snapshots, common points, error
-    feedback); ``held``, ``started`` and ``ticket`` name the version that this state goes on from.
+    feedback); ``held``, ``started`` and ``ticket`` name the version that this state continues from.
     """
 
     optimizer: Int[Array, ""]  # its number in the session; the same on all nodes
     step: Int[Array, ""]  # completed updates; the same on all nodes
     ticket: Int[Array, " F"]  # exchanges in flight, 0 for none; the same on all nodes
     started: Int[Array, " F"]  # steps of the last starts, -1 for none; the same on all nodes
-    delay: Int[Array, " F"]  # S as each fragment last started; the same on all nodes
+    delay: Int[Array, " F"]  # S when each fragment last started; the same on all nodes
     drift: Int[Array, ""]  # steps since the node's devices were last equal; the same on all nodes
     phase: PhaseState  # the same on all nodes
     loss: Float[Array, 2]  # since the last start: sum of weighted losses, sum of weights; differs
     # Since each fragment's last start: sum of this node's weights, number of steps; differs.
     since: Float[Array, "F 2"]
     weight: Float[Array, ""]  # mean over the nodes, as last received; the same on all nodes
-    scale: Float[Array, " F"]  # `weight` as each fragment last started; the same on all nodes
+    scale: Float[Array, " F"]  # `weight` when each fragment last started; the same on all nodes
     inner: optax.OptState  # differs between nodes while cycling
     lengths: tuple[Lengths, ...]  # of each fragment, () if no update has a fixed length; differ
     # Of each fragment: its numbers between virtual nodes; on real ones the number of the `init`.

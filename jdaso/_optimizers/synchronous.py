@@ -55,10 +55,10 @@ def synchronous(
         local_axis: the axis of the node's devices that hold copies, if ``update`` is called inside
             ``shard_map`` or ``pmap`` over them, or a tuple of axes; None under plain ``jit``. With
             several nodes, an axis of several devices that nothing names is refused.
-        sharded: `PartitionSpec` of each parameter, a tree like them or the beginning of one, for
-            parameters that are divided over the node's devices. Needed inside ``shard_map``, and
-            where ``init`` is called inside ``jit`` on a mesh with Auto axes; otherwise ``init``
-            sees it. A shard meets the same shard of the other nodes; none is ever gathered.
+        sharded: a `PartitionSpec` for each parameter, as a tree like them or a prefix of one, if
+            they are divided over the node's devices. Needed inside ``shard_map``, and where
+            ``init`` is called inside ``jit`` on a mesh with Auto axes; otherwise ``init`` finds it.
+            A shard is averaged with the same shard of the other nodes; none is ever gathered.
         wire: ``"float32"``, ``"bfloat16"``, ``"int8"`` or ``"int4"``.
         blocking: ``"gradients"``, or ``"parameters"`` to average parameters and the inner state
             after `inner` instead (equal for SGD, not for Adam; float32 only). An `inner` that takes
@@ -72,13 +72,12 @@ def synchronous(
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``;
         `inner` gets the loss averaged over the nodes as ``value=`` and as ``mean_loss=`` (with
-        ``blocking="parameters"`` only as ``mean_loss=``, from the update before). ``weight=`` (a
+        ``blocking="parameters"`` only as ``mean_loss=``, from the previous update). ``weight=`` (a
         scalar, at least 0; 1 by default) is this node's weight in the means, such as the number of
         its samples.
 
     Raises:
-        ValueError: a setting is out of its range; or, with several nodes, `inner` holds a line
-            search.
+        ValueError: a setting is out of range; or, with several nodes, `inner` holds a line search.
 
     On failure: an error on one node raises `NodeError` on all nodes.
 

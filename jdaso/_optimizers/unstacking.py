@@ -22,8 +22,8 @@ def unstacked(
 ) -> tuple[PyTree, list[DasoState], Callable[[PyTree], PyTree]]:
     """Parameters and states without the first axis, and a function that stacks parameters again.
 
-    Copies are averaged, shards put together. In a node of several ranks the first axis has the
-    devices of this rank, and the results lie on those of all.
+    Copies are averaged, shards joined. In a node of several ranks the first axis has the devices of
+    this rank, and the results lie on the devices of all ranks.
 
     Args:
         params: stacked parameters.
@@ -42,7 +42,7 @@ def unstacked(
     own = [session.devices[k] for k in placement.here]
 
     def put(x: Any, division: Division) -> Any:
-        """One array of each device's part."""
+        """One array from each device's part."""
         sharding = jax.NamedSharding(mesh, spec(division))
         shape = placement.whole(np.shape(x)[1:], division)
         parts = [jax.device_put(part, to) for part, to in zip(x, own, strict=True)]
@@ -65,9 +65,9 @@ def places_of(mine: Sequence[Leaf], here: Sequence[Leaf], *, skip: int) -> list[
     """Positions of an optimizer's leaves among all: by path, else (other containers) by order.
 
     Args:
-        mine: the optimizer's.
-        here: all, with `skip` axes more at first.
-        skip: the number of these.
+        mine: those of the optimizer.
+        here: all, with `skip` more axes in front.
+        skip: the number of additional axes.
     """
     of_path = {leaf.path: k for k, leaf in enumerate(here)}
     by_path = [of_path.get(leaf.path, -1) for leaf in mine]
@@ -82,7 +82,7 @@ def places_of(mine: Sequence[Leaf], here: Sequence[Leaf], *, skip: int) -> list[
 def _placement(params: PyTree, states: list[DasoState], session: Session) -> Placement | None:
     """The placement of parameters whose first axis has shards; None if it has copies only.
 
-    In a node of several ranks it is that of copies too.
+    In a node of several ranks copies have a placement too.
     """
     here, numbers = describe(params), [number_of(state) for state in states]
     count = len(session.devices)
@@ -104,7 +104,7 @@ def _placement(params: PyTree, states: list[DasoState], session: Session) -> Pla
 
 
 def _stacked(x: Any, devices: Sequence[Any]) -> Any:
-    """The parts that these devices have of an array, after each other."""
+    """The parts of an array that these devices have, stacked."""
     parts = {shard.device: shard.data for shard in x.addressable_shards}
     return jnp.stack([np.asarray(parts[device]) for device in devices])
 

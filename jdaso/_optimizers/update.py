@@ -47,5 +47,5 @@ class Update(NamedTuple):
         return self._replace(state=self.state._replace(**fields))
 
     def after(self, token: jax.Array) -> Update:
-        """The record, of which later calls to the host run after the one that gave `token`."""
+        """The record, from which later calls to the host run after the one that gave `token`."""
         return self.with_state(step=after(token, self.state.step))

@@ -1,9 +1,9 @@
 """Lengths of updates, shared between the nodes while they cycle.
 
 The inner optimizers concerned make updates of a fixed length (`find_lengths`). A cycling update
-multiplies theirs by a factor for each parameter (`_rules.update_lengths`). A start keeps some
+multiplies these by a factor for each parameter (`_rules.update_lengths`). A start keeps some
 numbers of the snapshot; the merge adds the change, which gives the same numbers of the target, and
-from both follows the factor. Numbers of a piece are taken at equal distances.
+the factor follows from both. Numbers of a piece are taken at equal distances.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class SharedLengths:
 
     @cached_property
     def _found(self) -> tuple[int, ...]:
-        """Numbers of their parameters among the exchanged leaves, also of divided ones."""
+        """Numbers of their parameters among the exchanged leaves, including divided ones."""
         finder = self.exchanges.between.lengths
         return () if finder is None else finder.find(self.exchanges.params)
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:
-        """Numbers of their parameters among the exchanged leaves; none that is divided."""
+        """Numbers of their parameters among the exchanged leaves, without divided ones."""
         return tuple(k for k in self._found if not self.exchanges.exchanged[k].division)
 
     @property
@@ -62,7 +62,7 @@ class SharedLengths:
         return tuple(map(self._init, self.exchanges.fragments)) if self.leaves else ()
 
     def _init(self, fragment: Fragment) -> Lengths:
-        """Lengths of a fragment of which nothing is known."""
+        """Lengths of a fragment about which nothing is known yet."""
         count = len(self._pieces(fragment))
         zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
         return Lengths(zeros(count), zeros(count, _LOOK), zeros(count, _LOOK))
@@ -101,7 +101,7 @@ class SharedLengths:
         return [k for k, piece in enumerate(fragment.pieces) if piece.leaf in self.leaves]
 
     def _look(self, fragment: Fragment, pieces: Sequence[Any]) -> jax.Array:
-        """Some numbers of each piece, ``[K, N]``; zeros follow where there are fewer."""
+        """Some numbers of each piece, ``[K, N]``; padded with zeros."""
         rows = []
         for place in self._pieces(fragment):
             flat = jnp.ravel(replicated(pieces[place]))

@@ -7,6 +7,6 @@ Rule 2: no module here sends, waits, or depends on how many exchanges are in fli
 `layout` gives the place of each leaf in the chunks; `fragments` divides leaves into parts that are
 exchanged in turn; `trees` and `chunks` convert; `words` and `header` are the words that travel with
 the numbers; `checksums` covers replicated leaves; `wire` has one file per format; `placement` and
-`shards` have leaves that are divided over a node's devices, `whole` these in one piece; `explicit`
-keeps shardings of meshes whose axes are Explicit.
+`shards` handle leaves that are divided over a node's devices, `whole` the same leaves in one piece;
+`explicit` keeps shardings of meshes whose axes are Explicit.
 """

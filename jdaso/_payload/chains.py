@@ -1,7 +1,7 @@
 """Sums and differences of many leaves as one operation of a compiled step.
 
 XLA compiles a loop for each leaf of a new shape. On a CPU one call of compiled code
-(`_jax/ffi/chain.h`) takes all leaves instead; the numbers are the same.
+(`_jax/ffi/chain.h`) handles all leaves instead; the results are the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def by_leaf(
     together, the others by the formula.
 
     Args:
-        signs: of each group after the first.
+        signs: one for each group after the first.
         formula: the same for one leaf, of any dtypes.
         groups: the terms of each leaf.
         into: the group whose memory the results may take.

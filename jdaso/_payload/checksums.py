@@ -27,7 +27,7 @@ def fingerprints_on_host(array: np.ndarray, bits: int) -> np.ndarray:
 
 
 def checksum(leaves: Leaves) -> jax.Array:
-    """One number; two different sets of bits share it only by chance.
+    """A number that two different sets of bits share only by chance.
 
     The leaves are joined first: this costs a copy, but XLA takes some 30 ms for each leaf that is
     added separately. Rows are added first because XLA's CPU backend adds many at a time.
@@ -52,7 +52,7 @@ def checksums(leaves: Leaves) -> jax.Array:
 
 
 def checksum_on_host(array: np.ndarray, salt: int = 0) -> int:
-    """A checksum of an array on the host, an int32; a sum of them is one of several arrays.
+    """An array's checksum on the host, an int32; the sum of several is the checksum of all.
 
     Args:
         array: of any dtype.

@@ -22,7 +22,7 @@ Gives = TypeVar("Gives")
 
 
 def replicated(x: Any) -> Any:
-    """The array with all of it on each device; the same array if it already is replicated."""
+    """The array, replicated on all devices; the same array if it already is."""
     spec = _explicit_spec(x)
     return x if not any(spec) else _moved(x, x, PartitionSpec(*(None for _ in spec)))
 
@@ -42,7 +42,7 @@ def placed_on(x: Any, spec: PartitionSpec) -> Any:
     before = _explicit_spec(x)
     if not before:
         return x
-    # On a mesh that also has Auto axes, types know only the others.
+    # On a mesh that also has Auto axes, types list only the others.
     explicit = _mesh_under(x).explicit_axes
     entries = [tuple(n for n in entry if n in explicit) for entry in map(_names, spec)]
     entries = [entry[0] if len(entry) == 1 else entry or None for entry in entries]
@@ -67,17 +67,16 @@ def can_be_placed_like(like: Any) -> bool:
 
 
 def alike(new: PyTree, old: PyTree) -> PyTree:
-    """`placed_like` for all leaves of two equal trees, as the branches of a `cond` need it."""
+    """`placed_like` for all leaves of two equal trees, as the branches of a `cond` require."""
     return jax.tree.map(placed_like, new, old)
 
 
 def on_its_mesh(function: Callable[Given, Gives]) -> Callable[Given, Gives]:
     """The function, called in the context of the mesh that its arguments' arrays are on.
 
-    New arrays, and arrays that the host gives, are then on that mesh, replicated. Otherwise XLA
-    places them as it likes, from one device for the host to parts: results get another type than
-    the arguments, and devices wait for each other in another order. A mesh that the user has set
-    stays.
+    New arrays, and arrays from the host, are then replicated on that mesh. Otherwise XLA chooses
+    their placement, be it one device or parts: results get other types than the arguments, and
+    devices wait for each other in another order. A mesh that the user has set is kept.
     """
 
     @functools.wraps(function)
@@ -115,6 +114,6 @@ def _moved(x: jax.Array, on: jax.Array, spec: PartitionSpec) -> jax.Array:
 
 
 def _mesh_under(x: jax.Array) -> Any:
-    """The mesh that an array is on; outside of jit JAX wants the devices too."""
+    """The mesh that an array is on; outside of jit JAX needs the devices too."""
     sharding: Any = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding  # pyright: ignore[reportAttributeAccessIssue]
     return sharding.mesh

@@ -16,7 +16,7 @@ from .layout import Leaf
 from .placement import Placement, spec
 
 _SNAP = 0.0125
-"""Share of a fragment's size by which its ends may be off: then sizes differ by at most 5 %."""
+"""Share of a fragment's size by which each end may move: sizes then differ by at most 5 %."""
 
 
 class Piece(NamedTuple):
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
         axis: the axis along which the leaf is cut; None if the piece is the whole leaf.
         begin: the first index on that axis.
         end: the index after the last.
-        placement: of the leaf, if it is divided over a node's devices; each shard is cut.
+        placement: of the leaf, if the leaf is divided over a node's devices; each shard is cut.
     """
 
     leaf: int
@@ -106,7 +106,7 @@ def deal(
         placement: of divided leaves.
 
     Raises:
-        ValueError: the leaves cannot be divided into so many fragments of about equal size.
+        ValueError: the leaves cannot be divided into that many fragments of about equal size.
     """
     exchanged = [leaf for leaf in leaves if leaf.exchanged]
     if fragments == 1:
@@ -148,7 +148,7 @@ def deal(
 def deal_most(
     leaves: Sequence[Leaf], counts: Sequence[int], placement: Placement | None = None
 ) -> tuple[Fragment, ...]:
-    """Divides leaves as `deal`, into the first of these numbers of fragments that is possible."""
+    """Divides leaves like `deal`, into the first of these counts that is possible."""
     *others, last = counts
     for count in others:
         with contextlib.suppress(ValueError):  # leaves that cannot be cut so finely
@@ -157,7 +157,7 @@ def deal_most(
 
 
 def _numbers(leaf: Leaf) -> int:
-    """The float32 numbers of a leaf, of all its shards."""
+    """The count of float32 numbers in a leaf, over all its shards."""
     return leaf.size * leaf.shards
 
 

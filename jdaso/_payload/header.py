@@ -89,13 +89,13 @@ def loss_words(heads: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def weight_of_all(heads: jax.Array) -> jax.Array:
-    """Sum of the nodes' weights, without nodes left out; 1 if all are 0."""
+    """Sum of the weights of nodes that are not left out; 1 if all are 0."""
     total = jnp.sum(_weights(heads))
     return jnp.where(total > 0, total, 1.0)
 
 
 def none_weighs(heads: jax.Array) -> jax.Array:
-    """Returns whether the weights of all nodes are 0, without nodes left out."""
+    """Returns whether the weights of all nodes that are not left out are 0."""
     return ~jnp.any(_weights(heads) > 0)
 
 

@@ -1,4 +1,4 @@
-"""The point that a parameter arrives at when the update to a target is added, on the host."""
+"""The value that a parameter has once the update to a target is added, on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def arrival(target: np.ndarray, param: np.ndarray, update: Any) -> np.ndarray:
     Args:
         target: t, float32.
         param: p, in its own dtype.
-        update: the dtype of the update; None if there is none, and p stays.
+        update: the dtype of the update; None if there is none, so that p stays.
     """
     start, end = _reals(param), np.asarray(target)
     if update is None:

@@ -17,7 +17,7 @@ import numpy as np
 from .._jax.types import PyTree
 
 BLOCK = 256
-"""Every row is a whole number of these: of the blocks that share a scale on any wire."""
+"""The width of every row is a multiple of this, and so of the blocks of any wire."""
 
 BARE = "(the array itself)"
 """Path of the only leaf of a tree that is a single array."""
@@ -38,7 +38,7 @@ class Leaf:
         path: its path.
         shape: its shape; of a leaf that is divided over devices, the shape of one device's shard.
         dtype: its dtype.
-        division: how it is divided.
+        division: the axes that divide the leaf.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Leaf:
 
     @property
     def shards(self) -> int:
-        """The number of its different shards; 1 if all of it is on each device."""
+        """The number of different shards; 1 if each device has the whole leaf."""
         return math.prod(size for axes in self.division for _, size in axes)
 
     @property
@@ -72,7 +72,7 @@ class Leaf:
 
     @property
     def reals(self) -> tuple[int, ...]:
-        """Its shape in float32 numbers."""
+        """The leaf's shape in float32 numbers."""
         return (*self.shape, 2) if "complex" in self.dtype else self.shape
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ def describe(tree: PyTree) -> tuple[Leaf, ...]:
 
 def dtype_of(leaf: Any) -> Any:
     """The dtype that JAX gives an array or a number."""
-    # A step's trace asks thousands of times; `result_type` takes 20 times as long.
+    # Tracing a step calls this thousands of times; `result_type` takes 20 times as long.
     return leaf.dtype if isinstance(leaf, jax.Array) else jnp.result_type(leaf)
 
 
@@ -189,10 +189,10 @@ def _kind_of(leaf: Any) -> str:
 
 
 def chunk_bytes_of(total_bytes: int, nodes: int, most: int) -> int:
-    """Float32 bytes of a chunk: at least four chunks, so that they overlap.
+    """Float32 bytes of a chunk, for at least four chunks, so that they overlap.
 
-    But at most `most`, and at least `LEAST_MESSAGE` per message: below that the network's latency
-    would dominate.
+    At most `most`, and at least `LEAST_MESSAGE` per message: below that the network's latency would
+    dominate.
     """
     return min(most, max(-(-total_bytes // 4), nodes * LEAST_MESSAGE))
 
@@ -203,7 +203,7 @@ def layout_of(tree: PyTree, nodes: int, chunk_bytes: int, align: int = 1) -> Lay
     Args:
         tree: arrays, tracers or shapes.
         nodes: P, the number of rows.
-        chunk_bytes: about how many float32 bytes go into a chunk.
+        chunk_bytes: the approximate float32 bytes of a chunk.
         align: leaves begin at multiples of it (of `Wire.block`, so that each has its own scales).
     """
     unit = nodes * BLOCK

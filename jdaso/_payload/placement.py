@@ -1,4 +1,4 @@
-"""Placements: the division of leaves over the devices of a node, as arrays or users give it."""
+"""Placements: the division of leaves over the devices of a node, given by arrays or users."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Placement:
 
     Attributes:
         mesh: the devices' mesh; None inside a `jax.shard_map` that has bound its axes.
-        axes: its axes with their sizes, in order.
-        divisions: of the leaves, in the order of the tree.
+        axes: the mesh's axes with their sizes, in order.
+        divisions: those of the leaves, in the order of the tree.
         own: the numbers of this rank's devices, if the node has several ranks; else None.
     """
 
@@ -35,7 +35,7 @@ class Placement:
     own: tuple[int, ...] | None = None
 
     def of(self, *divisions: Sequence[Division]) -> Placement:
-        """The same devices, for the leaves of several trees after each other."""
+        """The same devices, for the leaves of several trees, one tree after another."""
         return dataclasses.replace(self, divisions=sum(map(tuple, divisions), ()))
 
     def leaves(self, tree: PyTree) -> tuple[Leaf, ...]:
@@ -74,7 +74,7 @@ class Placement:
     def inside(
         self, function: Callable[..., Any], given: Sequence[Division], gives: PyTree
     ) -> Callable[..., Any]:
-        """A function of shards as one of whole arrays; itself inside `jax.shard_map`.
+        """Turns a function of shards into one of whole arrays, but not inside `jax.shard_map`.
 
         Args:
             function: called once for each device, with its shards.
@@ -125,13 +125,13 @@ class Placement:
 
 
 def placement_of(tree: PyTree, *, whole: bool = False) -> Placement | None:
-    """Returns how arrays lie on several devices of a mesh; None if none of them is divided.
+    """Returns the placement of arrays on several devices of a mesh; None if none is divided.
 
-    Known of arrays, and of tracers on meshes whose axes are Explicit.
+    Known for arrays, and for tracers on meshes whose axes are Explicit.
 
     Args:
         tree: the arrays.
-        whole: whether to return the placement of arrays too that are not divided.
+        whole: whether to return a placement even if no array is divided.
     """
     shardings = [_sharding(x) for x in jax.tree.leaves(tree)]
     known = [x for x in shardings if x is not None]
@@ -152,14 +152,14 @@ def divisions_of(
     """The divisions of a tree's leaves that a tree of `PartitionSpec` gives.
 
     Args:
-        specs: a tree like the other, or the beginning of one; None is not divided.
+        specs: a tree like the other, or a prefix of one; None for leaves that are not divided.
         tree: arrays.
         axes: the mesh axes and their sizes.
         inside: whether these are shards, inside `jax.shard_map`, and not whole arrays.
 
     Raises:
-        ValueError: a spec names another axis, more dimensions than its leaf has, or one that it
-            cannot divide; or the trees do not fit.
+        ValueError: a spec names an unknown axis, has more dimensions than its leaf, or cannot
+            divide a dimension; or the trees do not match.
     """
     is_spec = lambda x: x is None or isinstance(x, PartitionSpec)  # noqa: E731
     flat, structure = jax.tree.flatten(specs, is_leaf=is_spec)
@@ -167,7 +167,7 @@ def divisions_of(
         parts = structure.flatten_up_to(tree)
     except ValueError as error:
         raise ValueError(
-            f"sharded= is {specs!r}, which is no tree like the parameters, nor the beginning of "
+            f"sharded= is {specs!r}, which is neither a tree like the parameters nor a prefix of "
             f"one: {error}. Give each parameter a PartitionSpec, or each branch one for all in it."
         ) from error
     each = [x for x, part in zip(flat, parts, strict=True) for _ in jax.tree.leaves(part)]

@@ -3,8 +3,8 @@
 No device ever holds more of a leaf than its shard: the host takes each shard from a device that
 has it, and exchanges it with the same shard of the other nodes.
 
-In a node of several ranks, devices that hold copies of a shard share the work: of c copies each
-gives its host one of c parts, and so no rank sends what another one does.
+In a node of several ranks, devices that hold copies of a shard share the work: each of c copies
+gives its host one of c parts, so that no rank sends what another does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .trees import travels
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The different shards of some leaves: the device that gives each, and those that are given it.
+    """The different shards of some leaves: the device that gives each, and those that receive it.
 
     Attributes:
         placement: of these leaves.
@@ -53,7 +53,7 @@ class Shards:
 
     @cached_property
     def _sources(self) -> list[tuple[int, int]]:
-        """The leaf's number of each shard, and the place of the first device that has the shard."""
+        """Each shard's leaf, by number, and the place of the first device that has the shard."""
         numbered = enumerate(zip(self._places, self.counts, strict=True))
         return [(k, row.index(place)) for k, (row, count) in numbered for place in range(count)]
 
@@ -67,7 +67,7 @@ class Shards:
         """The leaves with each shard of a divided one as a leaf of its own.
 
         Args:
-            leaves: those of the placement, or more of which some are not exchanged.
+            leaves: those of the placement.
         """
         found: list[Leaf] = []
         for leaf, row in zip(leaves, self._numbers, strict=True):
@@ -110,7 +110,7 @@ class Part:
     """One of c equal parts of a shard that c devices hold copies of; the last may end with zeros.
 
     Attributes:
-        leaf: the leaf; of a divided one, with the shape of a shard.
+        leaf: the leaf; a divided one has the shape of a shard.
         axes: the axes along which the devices hold copies.
     """
 
@@ -119,12 +119,12 @@ class Part:
 
     @property
     def division(self) -> Division:
-        """The leaf's division, and after it that into parts."""
+        """The leaf's division, followed by that into parts."""
         return (*self.leaf.division, self.axes)
 
     @property
     def parts(self) -> int:
-        """C."""
+        """The number of parts, c."""
         return math.prod(size for _, size in self.axes)
 
     @property
@@ -139,7 +139,7 @@ class Part:
         return Leaf(self.leaf.path, (self.length,), dtype, self.division)
 
     def cut(self, x: jax.Array) -> jax.Array:
-        """This device's part of a shard, where its axes are bound; of the shard's dtype."""
+        """This device's part of a shard, in the shard's dtype; the part's axes must be bound."""
         if jnp.iscomplexobj(x):
             x = jnp.stack([x.real, x.imag], axis=-1)
         flat = x.reshape(-1)
@@ -165,7 +165,7 @@ def parts_of(placement: Placement, leaves: Sequence[Leaf]) -> tuple[Part, ...]:
 
 
 def in_order(tree: PyTree, divisions: Sequence[Division]) -> list[Division]:
-    """The divisions of the arrays that `trees.to_arrays` gives of a tree."""
+    """The divisions of the arrays that `trees.to_arrays` returns for a tree."""
     if not divisions:
         return []
     found = [(x, y) for x, y in zip(jax.tree.leaves(tree), divisions, strict=True) if np.size(x)]

@@ -4,7 +4,7 @@ A layout's leaf may be a leaf of the parameters, a shard of it, a fragment of a 
 several equal parts of such a fragment. Its numbers are boxes of the leaf, one after another, so
 that numbers saved in one layout can be found in any other.
 
-    a 4 x 6 leaf, columns 3 to 5 of it on a device, of which it exchanges numbers 2 to 9:
+    a 4 x 6 leaf; a device holds columns 3 to 5, and exchanges numbers 2 to 9 of them:
 
     . . . . . 2      box (0, 5), 1 x 1
     . . . 3 4 5      box (1, 3), 2 x 3
@@ -25,14 +25,14 @@ from .whole import part_of
 
 
 class Box(NamedTuple):
-    """A range of a leaf along each of its axes: its begin, and its shape."""
+    """A range along each axis of a leaf: its begin and its shape."""
 
     begin: tuple[int, ...]
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """The number of its numbers."""
+        """The count of numbers."""
         return math.prod(self.shape)
 
 
@@ -40,7 +40,7 @@ class Span(NamedTuple):
     """The numbers of one leaf of a layout.
 
     Attributes:
-        path: of the leaf of the parameters.
+        path: the path of the parameters' leaf.
         whole: that leaf's shape, in float32 numbers.
         boxes: the numbers' boxes, in their order; the layout's leaf may end with zeros after them.
     """
@@ -51,7 +51,7 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of its numbers."""
+        """The count of numbers."""
         return sum(box.size for box in self.boxes)
 
 
@@ -63,8 +63,8 @@ def spans_of(
     Args:
         fragment: the fragment.
         leaves: the exchanged leaves of the parameters, with their divisions.
-        placement: how they lie; None if none is divided.
-        cuts_copies: whether devices exchange a part of the copies that they hold.
+        placement: their placement; None if none is divided.
+        cuts_copies: whether devices that hold copies of a shard exchange a part each.
     """
     found = []
     for piece, cut in zip(fragment.pieces, fragment.leaves, strict=True):
@@ -85,7 +85,7 @@ def spans_of(
 
 
 def boxes_of(box: Box, first: int, end: int) -> Iterator[Box]:
-    """Yields the boxes that a range of a box's numbers is, in C order.
+    """Yields the boxes that make up a range of a box's numbers, in C order.
 
     Args:
         box: the box.

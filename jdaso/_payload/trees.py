@@ -46,7 +46,7 @@ def to_halves(tree: PyTree) -> Leaves:
 
 
 def from_halves(tree: PyTree, halves: Leaves) -> PyTree:
-    """`tree` with the leaves replaced that `to_halves` converted."""
+    """`tree` with new values for the leaves that `to_halves` converted."""
     new = iter(halves)
 
     def restore(old):
@@ -154,18 +154,18 @@ def _to_reals(x) -> jax.Array:
     if jnp.iscomplexobj(x):
         return jnp.stack([x.real, x.imag], axis=-1).astype(jnp.float32)
     if x.dtype in (jnp.bfloat16, jnp.float16):
-        # XLA may drop the rounding of a sum that is widened at once, as GPUs do; this it keeps.
+        # XLA may drop the rounding of a sum that is widened at once, as on GPUs; it keeps this one.
         return rounded(x, x.dtype)
     return x.astype(jnp.float32)
 
 
 def rounded(x: Any, dtype: Any) -> jax.Array:
-    """Numbers that a dtype of 16 bits can hold, as float32."""
+    """Numbers rounded to a dtype of 16 bits, as float32."""
     about, wide = jnp.finfo(dtype), jnp.asarray(x, jnp.float32)
     found = jax.lax.reduce_precision(wide, about.nexp, about.nmant)
     if dtype != jnp.float16:
         return found
-    # `reduce_precision` makes 0 of float16's subnormal numbers, which are multiples of 2^-24.
+    # `reduce_precision` turns float16's subnormal numbers, multiples of 2^-24, into 0.
     unit = float(about.smallest_subnormal)
     small = jax.lax.round(wide / unit, jax.lax.RoundingMethod.TO_NEAREST_EVEN) * unit
     return jnp.where(jnp.abs(wide) < float(about.smallest_normal), small, found)

@@ -1,4 +1,4 @@
-"""Shards as whole leaves: the form in which an outer optimizer is given them."""
+"""Shards as whole leaves: the form in which an outer optimizer receives them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Whole:
         return tuple(found)
 
     def cut(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """All shards of whole leaves; traceable by JAX, and for NumPy's arrays too."""
+        """All shards of whole leaves; traceable by JAX, and also for NumPy arrays."""
         found = []
         for leaf, x in zip(self.leaves, leaves, strict=True):
             parts = range(leaf.shards) if leaf.division else (0,)
@@ -55,7 +55,7 @@ class Whole:
         return tuple(found)
 
     def put_together(self, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Whole leaves from all shards, by NumPy."""
+        """Whole leaves from all shards, with NumPy."""
         pieces, found = iter(shards), []
         for leaf in self.leaves:
             mine = [next(pieces) for _ in range(leaf.shards)]
@@ -67,7 +67,7 @@ class Whole:
 
 
 def part_of(leaf: Leaf, number: int) -> tuple[slice, ...]:
-    """The part of a whole leaf that a shard is."""
+    """The part of a whole leaf that a shard covers."""
     sizes = [size for axes in leaf.division for _, size in axes]
     places = iter(np.unravel_index(number, sizes) if sizes else ())
     found = []
@@ -80,7 +80,7 @@ def part_of(leaf: Leaf, number: int) -> tuple[slice, ...]:
 
 
 def _grid(leaf: Leaf) -> tuple[list[int], list[int]]:
-    """Sizes of the grid of shards, and the order of its axes with which they lie side by side."""
+    """Sizes of the grid of shards, and the order of axes that puts the shards side by side."""
     sizes = [size for axes in leaf.division for _, size in axes]
     order, at = [], 0
     for dim, axes in enumerate(leaf.division):

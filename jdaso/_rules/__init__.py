@@ -1,11 +1,11 @@
-"""The paper, as pure functions of arrays: arXiv 2104.05588, and where jdaso departs from it.
+"""The paper (arXiv 2104.05588), and where jdaso departs from it, as pure functions of arrays.
 
 Rule 1: everything that decides when nodes exchange and how a result is used lives here.
 Rule 2: no module here depends on MPI, a session, a callback or a clock. A function takes arrays
 and settings and returns arrays; the same inputs give the same bits on every node.
 
 =========================================  =================================================
-of the paper                               where it is
+in the paper                               in jdaso
 =========================================  =================================================
 III-B, warm-up, cycling, cool-down         `phases`: the settings; `decide`: what one update does
 III-B, B and S lowered on a plateau        `plateau`; the loss that drives it: `loss`

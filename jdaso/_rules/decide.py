@@ -21,7 +21,7 @@ class Actions(NamedTuple):
 
     @property
     def any(self) -> Bool[Array, ""]:
-        """True if anything but computing is to be done while cycling or settling."""
+        """True if an update while cycling or settling does more than compute."""
         return self.mean | jnp.any(self.merge) | jnp.any(self.start)
 
 
@@ -42,7 +42,7 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> A
         step: n, completed updates.
         started: the step of each fragment's last start, int32 ``[F]``; -1 before the first.
         ticket: each fragment's exchange in flight, int32 ``[F]``; 0 for none.
-        delay: S as each fragment's last exchange started, int32 ``[F]``; the S in force is used
+        delay: S when each fragment's last exchange started, int32 ``[F]``; the S in force is used
             instead if the loss or measured times set it.
     """
     end = phases.total_steps - phases.cooldown_steps
@@ -71,7 +71,7 @@ def _turns(sync_every, fragments: int) -> Array:
 
 
 def count_start(phases: Phases, state: PhaseState, fragment: int, fragments: int) -> PhaseState:
-    """Counts a started exchange; with fragment 0 the period's next B and S come into force."""
+    """Counts a started exchange; with fragment 0 the period's next B and S take effect."""
     if phases.by_loss is None and len(phases.pairs) > 1 and fragment == 0:
         cycle = state.exchanges // fragments
         pair = jnp.asarray(phases.pairs, jnp.int32)[cycle % len(phases.pairs)]

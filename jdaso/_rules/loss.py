@@ -31,7 +31,8 @@ def sum_of_losses(sums, weights) -> Array:
 def mean_of_untold(untold) -> Array:
     """The mean loss that is passed to an inner optimizer.
 
-    NaN if no loss has arrived since; `NO_MEAN_LOSS` if JAX refuses NaN (``jax_debug_nans``).
+    NaN if no loss has arrived since the last mean; `NO_MEAN_LOSS` if JAX refuses NaN
+    (``jax_debug_nans``).
     """
     total, weight = untold
     nothing = NO_MEAN_LOSS if refuses_nan() else jnp.nan

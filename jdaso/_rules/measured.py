@@ -13,30 +13,30 @@ from .phases import MOST_STEPS, Phases
 from .state import PhaseState
 
 MOST_SHARE = 0.05
-"""The most that starts and merges may add to the steps of a cycle, as a share."""
+"""The largest share that starts and merges may add to the time of a cycle's steps."""
 
 SETTLED_SECONDS = 60.0
-"""Time of the steps of cycles after which B stays, unless `CHANGE`."""
+"""Total time of cycling steps after which B is kept unless it changes by `CHANGE`."""
 
 CHANGE = 2.0
 """An interval that is larger or smaller by this factor replaces B at once, at any time."""
 
 FOLLOWS = 0.25
-"""The share of smaller differences by which B follows in the first minute: measurements scatter."""
+"""The share of smaller differences that B follows in the first minute: measurements scatter."""
 
 
 class Times(NamedTuple):
-    """Times that a node measures and its header carries; 0 for what is not known yet.
+    """Times that a node measures and its header carries; 0 for those not known yet.
 
-    A node that starts first also measures how far the others are behind. So the times of an
-    exchange and of the link are those of the last node to start: the least. All nodes go at the
+    A node that starts first also measures how far behind the others are. So the times of an
+    exchange and of the link are those of the last node to start: the shortest. All nodes run at the
     pace of the slowest, whose step is the longest: each waits for the others' numbers.
 
     Attributes:
         exchange_seconds: from an exchange's start to its result.
-        step_seconds: of a step, without the time in which it stood still for exchanges.
-        link_seconds: for which a cycle's exchanges occupied the link.
-        held_seconds: for which a cycle's starts and merges held the steps up.
+        step_seconds: of a step, without the time that the step waited for exchanges.
+        link_seconds: during which a cycle's exchanges occupied the link.
+        held_seconds: by which a cycle's starts and merges delayed the steps.
     """
 
     exchange_seconds: Any = 0.0
@@ -46,7 +46,7 @@ class Times(NamedTuple):
 
 
 def interval_of(times: Times) -> Float[Array, ""]:
-    """The least B that hides a cycle's exchanges, not rounded; 0 if it is not known.
+    """The smallest B that hides a cycle's exchanges, not rounded; 0 if not known.
 
     Args:
         times: of all nodes, ``[nodes]`` each.
@@ -72,13 +72,13 @@ def steps_taken(table: int | Mapping[int, int], started) -> Array:
 
 
 def fit(phases: Phases, state: PhaseState, times: Times, *, sets_interval: bool) -> PhaseState:
-    """Sets B and S from the times that an exchange carried, as far as they are ``"auto"``.
+    """Sets B and S, where they are ``"auto"``, from the times that an exchange carried.
 
     Args:
         phases: the settings.
         state: the phase state.
         times: of all nodes, ``[nodes]`` each.
-        sets_interval: whether B may change, which is so once a cycle.
+        sets_interval: whether B may change: true once per cycle.
     """
     if phases.by_loss is not None:
         return state
@@ -96,7 +96,7 @@ def _fit_interval(state: PhaseState, times: Times) -> PhaseState:
     interval = jnp.where(found > 0, followed, known)
     steps = jnp.ceil(jnp.minimum(interval, float(MOST_STEPS))).astype(jnp.int32)
     every = jnp.where(interval > 0, jnp.maximum(steps, 1), state.sync_every)
-    # 17 bits times 7 are exact: also a node that fuses product and sum gets the same.
+    # 17 bits times 7 are exact: a node that fuses product and sum gets the same result.
     step = jax.lax.reduce_precision(jnp.max(times.step_seconds), exponent_bits=8, mantissa_bits=16)
     seconds = step * state.sync_every.astype(jnp.float32)
     return state._replace(

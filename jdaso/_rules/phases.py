@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 LEAST_BYTES = 10**6
-"""Least float32 bytes of a fragment: smaller exchanges are all latency."""
+"""The smallest fragment, in float32 bytes: smaller exchanges are all latency."""
 
 MOST_FRAGMENTS = 8
 """Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
@@ -63,24 +63,24 @@ class Phases:
     The parameters are divided into F fragments, about equal in size, which are exchanged in turn:
     the exchange of fragment f starts ``floor(f B / F)`` updates after that of fragment 0. Each
     takes about 1/F of the time of all, so that S can be 1/F as large, and results are fresher.
-    F = 1 is the paper.
+    F = 1 is the paper's rule.
 
     Args:
         total_steps: updates of the whole run.
         warmup_steps: blocking updates at the beginning.
         cooldown_steps: blocking updates at the end.
-        sync_every: B, steps from one start to the next, at least 1. A tuple is cycled through,
-            one entry per exchange: (4, 2, 1) with the same `delay` is the setting of the authors'
-            poster. ``"auto"`` sets B from measured times: the least with which a cycle's exchanges
-            fit behind its steps, and starts and merges take at most 5 % of them, within 1..64. All
-            nodes agree on it. It begins at 1, follows each cycle's times for the first minute of
-            cycling, slowly where they change by less than a factor of 2, and after it only where
+        sync_every: B, steps from one start to the next, at least 1. A tuple is cycled through, one
+            entry per exchange: (4, 2, 1) with the same `delay` is the setting of the authors'
+            poster. ``"auto"`` sets B from measured times: the smallest, within 1..64, with which a
+            cycle's steps hide its exchanges, and starts and merges take at most 5 % of them. All
+            nodes agree on B, which begins at 1, follows each cycle's times for the first minute of
+            cycling, slowly where they change by less than a factor of 2, and afterwards only where
             they change by more.
         delay: S, steps from a start to its merge, 1 <= S <= B. A tuple as for B. ``"auto"`` sets S
-            after each exchange to the exchange's time, as the last node to start it measures,
-            divided by the slowest node's step time, rounded up, within 1..B; all nodes agree on it.
-            It begins at 1. With ``sync_every="auto"`` it is ``"auto"`` or 1; with 1 a step waits
-            for the part of a fragment's exchange that one step does not hide.
+            after each exchange to the exchange's time, as measured by the last node to start,
+            divided by the slowest node's step time, rounded up, within 1..B; all nodes agree on S,
+            which begins at 1. With ``sync_every="auto"`` the delay is ``"auto"`` or 1; with 1 a
+            step waits for the part of a fragment's exchange that one step does not hide.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
             ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32. With
             ``sync_every="auto"`` any F will do, and ``"auto"`` takes up to 4.
@@ -89,7 +89,7 @@ class Phases:
         by_loss: lets the loss set B, S and l; their three settings above are then not used.
 
     Raises:
-        ValueError: a setting is out of its range.
+        ValueError: a setting is out of range.
 
     Example:
         >>> import jdaso
@@ -163,7 +163,7 @@ class Phases:
 
     @property
     def _common_interval(self) -> int:
-        """The number of steps that F must divide; a bound of F if B is ``"auto"``."""
+        """The number of steps that F must divide; a bound on F if B is ``"auto"``."""
         if self.by_loss is not None:
             return max(sync_every for sync_every, _ in self.pairs)
         if self.sync_every == "auto":
@@ -171,7 +171,7 @@ class Phases:
         return math.gcd(*(sync_every for sync_every, _ in self.pairs))
 
     def fragments_of(self, size_bytes: int) -> tuple[int, ...]:
-        """F for parameters of so many bytes in float32; ``"auto"`` may take a later one."""
+        """Values of F for parameters of this many float32 bytes, to be tried in this order."""
         if not isinstance(self.fragments, str):
             return (self.fragments,)
         most = largest_count(self._common_interval, size_bytes)
@@ -179,7 +179,7 @@ class Phases:
 
     @property
     def sets_delay(self) -> bool:
-        """True if S is set while the run goes on, by the loss or by measured times."""
+        """True if S is set during the run, by the loss or by measured times."""
         return self.by_loss is not None or "auto" in (self.delay, self.sync_every)
 
     @classmethod
@@ -201,8 +201,8 @@ class Phases:
         The run begins at the largest B. See `Plateau` for the rule.
 
         Args:
-            total_steps: as in `Phases`; also `warmup_steps` and `cooldown_steps`.
-            window_steps: steps between two looks at the loss.
+            total_steps: see `Phases`.
+            window_steps: steps between two evaluations of the loss.
             warmup_steps: see `Phases`.
             cooldown_steps: see `Phases`.
             max_sync_every: the largest B.
@@ -324,6 +324,6 @@ def _check_count(name: str, value: object, least: int) -> None:
 
 
 def largest_count(sync_every: int, size_bytes: int) -> int:
-    """The largest divisor of B, at most `MOST_FRAGMENTS`, that leaves each `LEAST_BYTES`."""
+    """The largest divisor of B, at most `MOST_FRAGMENTS`, that leaves each part `LEAST_BYTES`."""
     most = min(max(size_bytes // LEAST_BYTES, 1), MOST_FRAGMENTS, sync_every)
     return next(f for f in range(most, 0, -1) if sync_every % f == 0)

@@ -5,7 +5,7 @@ variance ``s^2``. The node's second moments v tend to ``mu^2 + s^2``, those of t
 gradients to ``mu^2 + s^2 / P``. So while nodes cycle, their own v are too large, up to P times, and
 their steps too short, up to ``sqrt(P)`` times.
 
-First moments m, which forget at the rate d, tend to mu with the variance ``k s^2``,
+First moments m, which decay at the rate d, tend to mu with the variance ``k s^2``,
 ``k = (1 - d) / (1 + d)``. Together they estimate mu, as far as m is larger than its noise::
 
     mu^2      = (m^2 - 3 k v) / (1 - 3 k), within [0, v]
@@ -27,7 +27,7 @@ _NOISE = 3
 """Multiple of its noise above which a first moment counts; see benchmarks/NOTES.md."""
 
 LEAST_DECAY = 0.7
-"""First moments that forget faster are too noisy to be useful."""
+"""First moments that decay faster are too noisy to be useful."""
 
 
 def shared(own: Any, first: Any, nodes: int, decay: float) -> Any:
@@ -44,7 +44,7 @@ def shared(own: Any, first: Any, nodes: int, decay: float) -> Any:
 
 
 def own_of(second: Any, first: Any, nodes: int, decay: float) -> Any:
-    """The second moments that a node would have by itself, given those of the mean gradient."""
+    """The second moments that a node would have on its own, given those of the mean gradient."""
     return second + (nodes - 1) * (second - _square_of_mean(second, first, decay))
 
 

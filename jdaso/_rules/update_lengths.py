@@ -1,10 +1,10 @@
 """Updates of a fixed length, as long as those of the whole batch.
 
 Muon and Lion normalize: an update is as long as the learning rate makes it, whatever the noise of
-the gradient. So is that of synchronous training. But while P nodes cycle, the parameters follow the
-mean of P such updates, which point in different directions and whose mean is shorter, up to
-``sqrt(P)`` times. Lengths of progress show how much was lost: between two merges a node goes from
-the target t' to its snapshot s, and all nodes together from t' to the next target t::
+the gradient. The same holds for synchronous training. But while P nodes cycle, the parameters
+follow the mean of P such updates, which point in different directions and whose mean is shorter, up
+to ``sqrt(P)`` times. Lengths of progress show how much was lost: between two merges a node goes
+from the target t' to its snapshot s, and all nodes together from t' to the next target t::
 
     c <- 0.9 c + 0.1 |s - t'| / |t - t'|, within [1, sqrt(P)]
 

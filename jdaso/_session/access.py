@@ -28,8 +28,8 @@ class Access:
         """Raises an error with this prefix if the session was closed, or in another thread."""
         if self._disowned:
             raise RuntimeError(
-                f"{prefix} This process was forked from the one that the session "
-                "belongs to, and is no node. Make the calls in the process that made the session."
+                f"{prefix} This process was forked from the one that the session belongs to, and "
+                "is not a node. Make the calls in the process that made the session."
             )
         if self.closed:
             raise RuntimeError(

@@ -60,7 +60,7 @@ class Channels:
     def fastest_wire(self) -> Wire:
         """The wire with the shortest exchanges, measured at the first call; the same on all nodes.
 
-        All nodes call it together.
+        A collective call.
         """
         if self._fastest is None:
             control, nodes = self._control, self._control.topology.num_nodes
@@ -79,7 +79,7 @@ class Channels:
         return self._fastest
 
     def go_on_with(self, wire: Wire) -> None:
-        """Takes the wire of an earlier run for the fastest one, unless late exchanges use that."""
+        """Takes an earlier run's wire as the fastest, unless late exchanges use the present one."""
         pairs = self._open.items()
         if not any(own is self._fastest and channel.versions for (_, own, _), channel in pairs):
             self._fastest = wire

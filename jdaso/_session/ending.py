@@ -42,9 +42,9 @@ def end_work(
 
     Args:
         control: the nodes.
-        closing: each is called with `after_error`.
+        closing: functions, each called with `after_error`.
         devices: this node's, whose steps must end.
-        channels: with exchanges in flight.
+        channels: those with exchanges in flight.
         fail: notifies the other nodes of an error.
         after_error: whether the program has ended with an error.
     """

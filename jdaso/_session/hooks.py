@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Closer = Callable[[bool], None]
-"""Is called with True if the program has ended with an error."""
+"""Called with True if the program has ended with an error."""
 
 Observer = Callable[[str, int | None, str], None]
-"""Is called with "checkpoint" or "fault", the step if there is one, and a text."""
+"""Called with "checkpoint" or "fault", the step if there is one, and a text."""
 
 
 class Hooks:
@@ -47,7 +47,7 @@ class Hooks:
             observer(kind, step, text)
 
     def on_point(self, fault: Callable[[str], None]) -> None:
-        """Calls `fault`, and nothing that was asked for before, at each point of `reach`."""
+        """Calls `fault`, in place of any earlier one, at each point of `reach`."""
         self._at_point = fault
 
     def reach(self, point: str) -> None:

@@ -15,14 +15,14 @@ from .._nodes.control import Control
 log = logging.getLogger("jdaso")
 
 _LONGEST_SECONDS = 300.0
-"""The longest wait for the other ranks to join, which are already there."""
+"""The longest wait for the other ranks, which are already there, to join."""
 
 
 def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
     """Joins the ranks of this node to one JAX world; collective, before JAX makes its devices.
 
     The node's first rank opens the world at a free port of its host. A world that the program has
-    made itself is taken if it is one of this node's ranks, in their order.
+    made itself is used if it consists of this node's ranks, in their order.
 
     Args:
         everyone: all ranks.
@@ -63,7 +63,7 @@ def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
 
 
 def _why_not(topology: Topology, *, fits: bool) -> str | None:
-    """The reason why the world that is there is not that of this node; None if it is."""
+    """The reason why the existing world is not that of this node; None if it is."""
     count, number = jax.process_count(), jax.process_index()
     ranks, place = topology.ranks_per_node, topology.place
     if fits and (count, number) == (ranks, place):
@@ -77,7 +77,7 @@ def _why_not(topology: Topology, *, fits: bool) -> str | None:
 
 
 def _address_of_node(everyone: Control, doing: str, mine: str | None) -> str:
-    """The address of this node's world: that of its first rank's, or a free one of its host.
+    """The address of this node's world: that of its first rank's world, or a free one on its host.
 
     The port is held until all nodes have found theirs. Otherwise two nodes of one host could find
     the same, and JAX would open both worlds there: it lets other processes listen at its port.

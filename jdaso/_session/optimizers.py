@@ -37,7 +37,7 @@ class Completion(NamedTuple):
         skips: whether numbers that are not finite are left out, instead of an error.
         feeds: returns whether the wire needs error feedback.
         anchored: returns whether a point common to all nodes is kept.
-        held: returns each fragment's numbers on the host; all nodes call it together.
+        held: returns each fragment's numbers on the host; a collective call.
         placement: how the leaves lie on the node's devices; None if none is divided.
     """
 

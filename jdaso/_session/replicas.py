@@ -24,11 +24,11 @@ class Replicas(Generic[Inner]):
         self._sessions: dict[int, Inner] = {}
 
     def find(self, partitions: int) -> Inner | None:
-        """Returns the session of pipelines with so many partitions; None before `keep`."""
+        """Returns the session of pipelines with this many partitions; None before `keep`."""
         return self._sessions.get(partitions)
 
     def keep(self, partitions: int, session: Inner) -> None:
-        """Keeps a session for all later pipelines with so many partitions."""
+        """Keeps a session for all later pipelines with this many partitions."""
         self._sessions[partitions] = session
 
     def stats_with(self, own: Stats) -> Stats:

@@ -1,4 +1,4 @@
-"""Errors that exchanges report: raised inside a compiled step, and from it to the program."""
+"""Errors that exchanges report: raised inside a compiled step, and from there to the program."""
 
 from __future__ import annotations
 

@@ -84,10 +84,10 @@ class Session:
         ValueError: unknown engine, or settings of another engine.
         ImportError: mpi4jax is missing, or was built for another MPI.
         NodeError: the nodes disagree; the launcher is of another MPI; MPI has no
-            ``THREAD_MULTIPLE``; more ranks than GPUs on a host; R does not divide their number, or
-            they are joined otherwise.
+            ``THREAD_MULTIPLE``; more ranks than GPUs on a host; R does not divide the number of
+            ranks, or they are joined otherwise.
 
-    On failure: a node whose program ends by an exception notifies the others. Whatever they wait
+    On failure: a node whose program ends with an exception notifies the others. Whatever they wait
     for raises `NodeError` with the exception's text; after some seconds the job is ended.
 
     Example:
@@ -199,7 +199,7 @@ class Session:
     def share(self) -> tuple[int, int]:
         """Returns this node's part of the work: its index among living nodes, and their number.
 
-        All nodes call this together, for example before each epoch, and get parts that fit:
+        All nodes call this together, for example before each epoch, and get matching parts:
         ``jdaso.data.batches(..., node=part, num_nodes=parts)``. With ``on_death="end"`` the result
         is always ``(node, num_nodes)``.
 
@@ -231,7 +231,7 @@ class Session:
         return self._channels.of(layout, wire, name)
 
     def fastest_wire(self) -> Wire:
-        """The wire with the shortest exchanges on these links; all nodes call it together.
+        """The wire with the shortest exchanges on these links; a collective call.
 
         Raises:
             NodeError: other nodes make another call.
@@ -248,7 +248,7 @@ class Session:
     def go_on_with(self, wire: Wire) -> None:
         """Makes a wire of an earlier run the result of `fastest_wire`, before the first update.
 
-        All nodes call it together. A wire that compiled updates already use stays.
+        A collective call. A wire that compiled updates already use stays.
         """
         self._channels.go_on_with(wire)
 

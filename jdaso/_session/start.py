@@ -28,7 +28,7 @@ _START_SECONDS = 600.0
 
 
 def prepare_process(comm: Any, *, sends: bool, joined: bool) -> None:
-    """Prepares this process for a session; before MPI and XLA begin their threads.
+    """Prepares this process for a session, before MPI and XLA start their threads.
 
     Args:
         comm: the user's communicator, if any.
@@ -36,7 +36,7 @@ def prepare_process(comm: Any, *, sends: bool, joined: bool) -> None:
         joined: whether nodes have several ranks.
 
     Raises:
-        NodeError: its last session lost nodes.
+        NodeError: the process's last session lost nodes.
     """
     if _exit.is_bereft():
         raise NodeError(
@@ -55,7 +55,7 @@ def topology_of(
 ) -> Topology:
     """Finds the nodes; see `find_topology`."""
     if simulated and comm is None and launched_ranks() == 1:
-        return Topology(0, 1, socket.gethostname())  # MPI need not be there
+        return Topology(0, 1, socket.gethostname())  # MPI may be missing
     return find_topology(comm, timeout_seconds or _START_SECONDS, ranks_per_node)
 
 

@@ -4,7 +4,7 @@ Each node holds a block of an array, along one axis (its split). An operation is
 and, where it needs numbers of other nodes, one operation between nodes (`_world`). Eager code and
 code inside `jax.jit` are the same.
 
-May live here: `_layout` (who holds what; pure), `_world` (the nodes), `_array` (the class),
+May live here: `_layout` (which node holds what; pure), `_world` (the nodes), `_array` (the class),
 functions by kind (`_elementwise`, `_reduce`, `_move`, `_shape`, `_index`, `_products`, ...), files
 (`io`), random numbers (`random`), linear algebra (`linalg`) and estimators (`cluster`,
 `decomposition`, `linear_model`, `naive_bayes`, `neighbors`, `preprocessing`; `_estimator` is their

@@ -38,7 +38,7 @@ class Array(Operators):
         world: the nodes.
 
     On failure: an operation that joins blocks raises `NodeError` on all nodes if a node fails,
-    leaves, or does not come within the session's limit.
+    leaves, or exceeds the session's time limit.
     """
 
     __slots__ = ("block", "layout", "world")
@@ -105,7 +105,7 @@ class Array(Operators):
         """The transpose of a matrix; nothing moves.
 
         Raises:
-            ValueError: the array has not two axes.
+            ValueError: the array does not have two axes.
         """
         if self.ndim != 2:
             raise ValueError(f"T needs two axes, the shape is {self.shape}. Take permute_dims.")
@@ -122,7 +122,7 @@ class Array(Operators):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        """Shows the layout; prints no number of other nodes, so one node alone may call it."""
+        """Shows the layout; prints no numbers of other nodes, so a single node may call it."""
         about = f"shape={self.shape}, dtype={self.dtype}, split={self.split}"
         if self.split is not None:
             about += f", node {self.world.node} of {self.world.nodes}"
@@ -132,7 +132,7 @@ class Array(Operators):
         return f"Array({about}, block=\n{text})"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Gathers the array on every node: moves n (P - 1) / P bytes to each; all call together."""
+        """Gathers the array on every node: moves n (P - 1) / P bytes to each; all nodes call it."""
         found = np.asarray(METHODS["resplit"](self, None).block, dtype)
         return found.copy() if copy else found
 
@@ -146,7 +146,7 @@ class Array(Operators):
     ) -> Any:
         """Gathers the array on every node, for another library of the same process."""
         block = METHODS["resplit"](self, None).block
-        # Of consumers of old versions, JAX supports only those that give none.
+        # Of consumers of old versions, JAX supports only those that pass no version.
         known = max_version if max_version is None or max_version >= (0, 5) else None
         return block.__dlpack__(stream=stream, max_version=known, dl_device=dl_device, copy=copy)
 
@@ -176,7 +176,7 @@ class Array(Operators):
         return kind(METHODS["resplit"](self, None).block.reshape(()).item())
 
     def item(self) -> Any:
-        """Returns the one element as a Python number; if the array is split, all call together."""
+        """Returns the one element as a Python number; if the array is split, all nodes call it."""
         return METHODS["resplit"](self, None).block.item()
 
     def __bool__(self) -> bool:
@@ -228,7 +228,7 @@ Operand = Array | jax.Array | np.ndarray | bool | int | float | complex
 
 
 def as_array(x: Any) -> Array:
-    """Returns an operand as an array; other operands are the same on all nodes."""
+    """Returns an operand as an array; all but `Array` are the same on all nodes."""
     if isinstance(x, Array):
         return x
     block = jnp.asarray(x)
@@ -236,7 +236,7 @@ def as_array(x: Any) -> Array:
 
 
 def world_of(*operands: Any) -> World:
-    """Returns the nodes of a result: those of the split operands, else of all, else the present.
+    """Returns the nodes of a result: those of the split operands, else of all, else the current.
 
     Raises:
         ValueError: two operands are split over different nodes.

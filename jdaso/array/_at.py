@@ -3,9 +3,9 @@
 ================================  ============================================================
 index of the split axis           moves
 ================================  ============================================================
-a slice                           the value's rows that lie otherwise than those of ``x[key]``
+a slice                           the value's rows that are on another node than in ``x[key]``
 a whole number, an array of them  the value to all nodes, if it is split
-a mask, and one value or rows     nothing if the mask lies as the array; the value as an
+a mask, and one value or rows     nothing if mask and array have one layout; the value as an
 that all chosen places take       operand of a function of elements
 a mask, and a value of its rows   the mask and the value to all nodes
 ================================  ============================================================
@@ -45,19 +45,19 @@ class At:
 
 
 class AtPlaces:
-    """Places of an array: each method returns a new array; the module's table has what moves.
+    """Places of an array: each method returns a new array; the module's table lists what moves.
 
     Args:
         x: the array.
         key: as in ``x[key]``.
 
-    Values are repeated to the shape of ``x[key]``, and take its type. Those that are no `Array` are
-    the same on all nodes. Of equal places `add`, `multiply`, `min` and `max` take each, `set` one.
-    Of booleans `add` is or, and `multiply` is and.
+    Values are broadcast to the shape of ``x[key]``, and converted to its type. All but an `Array`
+    are the same on all nodes. Where a place repeats, `add`, `multiply`, `min` and `max` apply each
+    value, `set` one. For booleans `add` is or, and `multiply` is and.
 
     Raises:
-        IndexError: an index is out of range, or a mask has another shape than the array begins
-            with.
+        IndexError: an index is out of range, or a mask's shape is not that of the array's first
+            axes.
         TypeError: the results would have another type than the array.
         ValueError: the value does not fit the places.
     """
@@ -86,11 +86,11 @@ class AtPlaces:
         return _changed(self._x, self._key, value, "power")
 
     def min(self, value: Any) -> Array:
-        """Returns the array with the smaller one of both at these places."""
+        """Returns the array with the smaller of both at these places."""
         return _changed(self._x, self._key, value, "min")
 
     def max(self, value: Any) -> Array:
-        """Returns the array with the larger one of both at these places."""
+        """Returns the array with the larger of both at these places."""
         return _changed(self._x, self._key, value, "max")
 
     def get(self) -> Array:
@@ -122,7 +122,7 @@ def _cast(value: Array, dtype: np.dtype) -> Array:
 
 
 def _possible(how: str, dtype: np.dtype) -> str:
-    """The way to change an array of a type: checked on all nodes, whichever has the places.
+    """The way to change an array of a type: checked on all nodes, even those without the places.
 
     Raises:
         TypeError: the results would have another type.
@@ -137,12 +137,12 @@ def _possible(how: str, dtype: np.dtype) -> str:
         "max": jnp.issubdtype(dtype, jnp.complexfloating),
     }
     if refused.get(how, False):
-        raise TypeError(f"x.at[].{how} has no result of type {dtype}. Take x.astype(...) before.")
+        raise TypeError(f"x.at[].{how} cannot return {dtype}. Call x.astype(...) first.")
     return how
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Returns whether a shape is repeated to another one."""
+    """Returns whether a shape can be broadcast to another one."""
     both = zip(shape[::-1], wanted[::-1], strict=False)
     return len(shape) <= len(wanted) and all(n in (1, m) for n, m in both)
 
@@ -158,7 +158,7 @@ def _shape_at(x: Array, keys: list[Any]) -> tuple[int, ...]:
 
 
 def _at(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: str) -> Array:
-    """Changes places that slices, whole numbers and arrays of them name, one key for each axis."""
+    """Changes places given by slices, integers and arrays of integers, one key for each axis."""
     for axis, one in enumerate(keys):
         if not isinstance(one, slice):
             keys[axis] = checked(one, x.shape[axis], axis)
@@ -186,7 +186,7 @@ def _at(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: s
 
 
 def _at_slice(x: Array, keys: list[Any], value: Array, wanted: tuple[int, ...], how: str) -> Array:
-    """The split axis has a slice: each node changes its part of it."""
+    """Changes places where the split axis has a slice: each node its part of the slice."""
     axis = x.split or 0
     chosen = [k for k, one in enumerate(keys) if not isinstance(one, slice)]
     around = [keys[k] for k in chosen]

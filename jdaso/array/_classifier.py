@@ -1,4 +1,4 @@
-"""The part that classifiers have in common."""
+"""The common part of classifiers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._reduce import REDUCTIONS
 
 
 class Classifier(Estimator):
-    """An estimator of classes: it has `predict_proba`, the rest follows."""
+    """An estimator of classes, based on `predict_proba`."""
 
     _kind = "classifier"
 
@@ -24,16 +24,16 @@ class Classifier(Estimator):
         raise NotImplementedError
 
     def predict(self, x: Any) -> Any:
-        """Returns the most probable class of each row, laid as the rows.
+        """Returns the most probable class of each row, in the layout of the rows.
 
-        Classes that are words come back as NumPy's, of all rows on each node.
+        Classes that are words are returned as a NumPy array of all rows, on each node.
         """
         likely = self.predict_proba(x)
         codes = like_rows(jnp.argmax(likely.block, 1), likely)
         return labelled(codes, self.classes_)
 
     def score(self, x: Any, y: Any) -> float:
-        """Returns the share of rows whose class is found. Moves one number of each node."""
+        """Returns the share of rows whose class is found. Moves one number from each node."""
         likely = self.predict_proba(x)
         known, codes = classes_of(y, likely)
         wanted = np.searchsorted(self.classes_, known).clip(0, len(self.classes_) - 1)

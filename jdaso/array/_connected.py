@@ -1,8 +1,8 @@
 """The operations that join the blocks of a session's nodes.
 
-Eagerly a block is host memory, and the operation is MPI's, under the session's limits: a node that
-fails or does not come is named, and the wait ends. Inside `jax.jit` the operation is mpi4jax's and
-a part of the compiled program.
+In eager code a block is host memory, and the operation is MPI's, under the session's limits: a node
+that fails or is late is named, and the wait ends. Inside `jax.jit` the operation is mpi4jax's and
+part of the compiled program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Connected:
     """The nodes of a session.
 
     Args:
-        session: of several nodes.
+        session: a session of several nodes.
     """
 
     def __init__(self, session: Session):
@@ -42,7 +42,7 @@ class Connected:
 
     @functools.cached_property
     def _comm(self) -> Any:
-        """A communicator of its own, made by all nodes at the first operation between them."""
+        """A separate communicator, made by all nodes at the first operation between them."""
         return self._control.duplicate().comm
 
     def reduce(self, x: jax.Array, operation: str) -> jax.Array:
@@ -65,7 +65,7 @@ class Connected:
         return self._mpi4jax().allreduce(wide, op, comm=self._comm).astype(x.dtype)
 
     def _mpi4jax(self) -> ModuleType:
-        """The library whose operations a compiled program takes."""
+        """The library whose operations a compiled program uses."""
         if self._devices > 1:
             raise NotImplementedError(
                 f"A compiled program cannot join nodes of several devices, and this one has "
@@ -84,12 +84,12 @@ class Connected:
         return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
 
     def _gather_compiled(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
-        """Gathers as a sum of rows beside zeros, of which a gradient can be taken."""
+        """Gathers as a sum of rows padded with zeros, which has a gradient."""
         before, after = sum(counts[: self.node]), sum(counts[self.node + 1 :])
         return self.reduce(jnp.pad(x, [(before, after), *[(0, 0)] * (x.ndim - 1)]), "sum")
 
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
-        """Sends an array to each node; returns those that each has sent here, of these shapes."""
+        """Sends an array to each node; returns the arrays that they sent here, of these shapes."""
         _refuse_compiled(*sent)
         note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
         self._same(f"move {sent[0].dtype} rows", *sent)
@@ -152,8 +152,8 @@ class Connected:
         """Raises on all nodes unless all make the same call.
 
         Otherwise an operation would hang, or mix the data of two calls. All nodes get the same
-        least and largest code, and so compare their calls together. These are two numbers beside
-        the operation; `counted` leaves them out, as it does MPI's own headers.
+        least and largest code, and so compare their calls together. These two numbers are sent
+        besides the operation; `counted` leaves them out, like MPI's own headers.
         """
         jax.block_until_ready(given)  # a program that makes them may use the communicator
         code = zlib.crc32(call.encode())
@@ -183,6 +183,6 @@ class Connected:
 def _refuse_compiled(*given: Any) -> None:
     if any(isinstance(one, Tracer) for one in given):
         raise NotImplementedError(
-            "Rows move between nodes here, by other numbers to each, which a compiled program "
-            "cannot do. Call resplit, sort or reshape outside of jax.jit."
+            "Each node gets a different number of rows here, which a compiled program cannot do. "
+            "Call resplit, sort or reshape outside of jax.jit."
         )

@@ -14,8 +14,8 @@ class Count:
 
     Attributes:
         calls: the number of operations.
-        bytes_sent: of this node, as the fewest that the operation needs: an all-reduce of n bytes
-            on P nodes 2 n (P - 1) / P.
+        bytes_sent: by this node, the fewest that the operation needs: 2 n (P - 1) / P for an
+            all-reduce of n bytes on P nodes.
     """
 
     calls: int = 0
@@ -23,7 +23,7 @@ class Count:
 
 
 class _CountsOfThread(threading.local):
-    """The counts of a thread that are open."""
+    """The open counts of a thread."""
 
     def __init__(self) -> None:
         self.counts: list[Count] = []
@@ -40,7 +40,7 @@ def counted() -> Iterator[Count]:
         >>> import jdaso.array as ja
         >>> with ja.counted() as count:
         ...     total = ja.sum(ja.ones((4, 2), split=0))
-        >>> count.calls  # one node has nobody to ask
+        >>> count.calls  # a single node sends nothing
         0
     """
     count = Count()
@@ -52,7 +52,7 @@ def counted() -> Iterator[Count]:
 
 
 def note(calls: int, sent: float) -> None:
-    """Adds to all counts that are open."""
+    """Adds to all open counts."""
     for count in _thread.counts:
         count.calls += calls
         count.bytes_sent += round(sent)

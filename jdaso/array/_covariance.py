@@ -75,7 +75,7 @@ def cov(x: Any, *, rowvar: bool = True, correction: float = 1.0) -> Array:
 
 
 def _variables(x: Any, *, rowvar: bool) -> tuple[Array, bool]:
-    """Rows of variables, and whether there was one without an axis of its own."""
+    """The variables as rows, and whether there was only one, without an axis of its own."""
     x = as_array(x)
     if x.ndim not in (1, 2):
         raise ValueError(f"Covariances are of [d, n] or [n], the shape is {x.shape}.")
@@ -90,10 +90,10 @@ def corrcoef(x: Any, *, rowvar: bool = True) -> Array:
     """The correlations of variables, ``[d, d]``: covariance / both standard deviations.
 
     Args:
-        x: as of `cov`.
-        rowvar: as of `cov`.
+        x: as in `cov`.
+        rowvar: as in `cov`.
 
-    Moves what `cov` moves, and two numbers more of each variable.
+    Moves what `cov` moves, and two more numbers of each variable.
     """
     rows, single = _variables(x, rowvar=rowvar)
     spread = sqrt(var(rows, axis=1))
@@ -104,7 +104,7 @@ def corrcoef(x: Any, *, rowvar: bool = True) -> Array:
 
 
 def _bounded(block: jax.Array) -> jax.Array:
-    """Correlations, which rounding may have put beyond 1."""
+    """Correlations, clipped where rounding has put them beyond 1."""
     if jnp.issubdtype(block.dtype, jnp.complexfloating):
         return jax.lax.complex(jnp.clip(block.real, -1, 1), jnp.clip(block.imag, -1, 1))
     return jnp.clip(block, -1, 1)
@@ -113,7 +113,7 @@ def _bounded(block: jax.Array) -> jax.Array:
 def outer(x1: Any, x2: Any) -> Array:
     """The products of all elements of one array with all of another, ``[n, m]``.
 
-    The larger one of two that are split stays where it is; moves the other one to all nodes.
+    Of two split arrays the larger one stays in place; the other one moves to all nodes.
     """
     a, b = (one.reshape((-1,)) for one in of_one_world(x1, x2))
     return expand_dims(a, axis=1) * expand_dims(b, axis=0)

@@ -76,10 +76,11 @@ def placed(block: jax.Array, device: Any) -> jax.Array:
 def from_dlpack(
     x: Any, *, device: Any = None, copy: bool | None = None, split: int | None = None
 ) -> Array:
-    """Returns an array of the numbers of another library's; the same on all nodes. Nothing moves.
+    """Returns an array made from another library's, the same on all nodes. Nothing moves.
 
     Args:
-        x: has ``__dlpack__``: of CuPy, PyTorch, NumPy, JAX, ... An `Array` stays as it is laid.
+        x: an array with ``__dlpack__``: of CuPy, PyTorch, NumPy, JAX, ... An `Array` keeps its
+            layout.
         device: of this node's block; None: where the numbers are.
         copy: whether to copy; None: if needed.
         split: the axis to divide over nodes; None: as it is.
@@ -89,15 +90,15 @@ def from_dlpack(
 
 
 def from_blocks(block: Any, *, split: int = 0) -> Array:
-    """Returns the array that the nodes' blocks make, one after another. Nothing but counts moves.
+    """Returns the array that the nodes' blocks make, one after another. Only counts move.
 
     Args:
         block: this node's rows, any number of them; of one dtype and, but for the split, one shape.
         split: the axis along which the blocks follow one another.
 
     Raises:
-        ValueError: the blocks do not fit; on every node, with the node that has another one.
-        OSError: another node has no block; with its words.
+        ValueError: the blocks do not match; on every node, naming the node that differs.
+        OSError: another node failed to make a block; with that node's message.
     """
     at = world()
     with together(at, "make its block"):
@@ -116,7 +117,7 @@ def from_blocks(block: Any, *, split: int = 0) -> Array:
 
 
 def filled(make: Callable[[Shape], jax.Array], shape: Any, device: Any, split: Any) -> Array:
-    """Returns an array whose elements are alike: `make` gives a block of a shape."""
+    """Returns an array whose blocks are made by `make`, given their shapes."""
     at, shape = world(), shape_of(shape)
     layout = ArrayLayout(shape).over(chosen(split, len(shape)), at.nodes)
     return Array(placed(make(layout.block_shape(at.node)), device), layout, at)
@@ -140,13 +141,13 @@ def full(
     device: Any = None,
     split: int | None = None,
 ) -> Array:
-    """An array of one value, of its type if none is given."""
+    """An array of one value, by default of the value's type."""
     kind = jnp.result_type(fill_value) if dtype is None else dtype
     return filled(lambda block: jnp.full(block, fill_value, kind), shape, device, split)
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
-    """An array of zeros: JAX has no memory without a value."""
+    """An array of zeros: JAX has no uninitialized memory."""
     return zeros(shape, dtype=dtype, device=device, split=split)
 
 
@@ -157,22 +158,22 @@ def _like(x: Any, make: Callable[[Shape, Any], jax.Array], dtype: Any, device: A
 
 
 def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of zeros, with shape, type and layout of another one."""
+    """An array of zeros, with the shape, type and layout of another one."""
     return _like(x, jnp.zeros, dtype, device)
 
 
 def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of ones, with shape, type and layout of another one."""
+    """An array of ones, with the shape, type and layout of another one."""
     return _like(x, jnp.ones, dtype, device)
 
 
 def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of zeros, with shape, type and layout of another one."""
+    """An array of zeros, with the shape, type and layout of another one."""
     return _like(x, jnp.zeros, dtype, device)
 
 
 def full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of one value, with shape, type and layout of another one."""
+    """An array of one value, with the shape, type and layout of another one."""
     return _like(x, lambda block, kind: jnp.full(block, fill_value, kind), dtype, device)
 
 
@@ -185,7 +186,7 @@ def arange(
     device: Any = None,
     split: int | None = None,
 ) -> Array:
-    """Numbers from start (from 0 if it stands alone) up to, but without, stop."""
+    """Numbers from start (0 if only one bound is given) up to, but without, stop."""
     begin, end = (0, start) if stop is None else (start, stop)
     if all(np.asarray(one).dtype.kind in "iub" for one in (begin, end, step)):
         begin, step = int(begin), int(step)
@@ -213,9 +214,9 @@ def linspace(
     endpoint: bool = True,
     split: int | None = None,
 ) -> Array:
-    """Numbers from start to stop at equal distances; complex if one of both is.
+    """Numbers from start to stop at equal distances; complex if either bound is.
 
-    Those of a whole type are rounded down, as `numpy.linspace` does.
+    Numbers of an integer type are rounded down, as in `numpy.linspace`.
     """
     size, at = operator.index(num), world()
     if size < 0:
@@ -257,5 +258,5 @@ def eye(
 
 
 def shape_of(shape: Any) -> Shape:
-    """Returns a shape of one number or several."""
+    """Returns a shape, given as one number or several."""
     return (int(shape),) if np.ndim(shape) == 0 else tuple(int(n) for n in shape)

@@ -1,4 +1,4 @@
-"""Distances between rows: each node those of its rows, while the others' pass by.
+"""Distances between rows: each node computes those of its rows while the others' pass by.
 
 =========  =========  ===============================================  =========
 rows x     rows y     movement                                         result
@@ -9,8 +9,8 @@ whole      split      nothing                                          columns
 split      split      blocks of y pass from node to node               rows
 =========  =========  ===============================================  =========
 
-A block that passes on is sent while the distances to it are computed, so that a node holds two of
-them at a time, beside its part of the result, which it holds twice while its columns are joined.
+A block is passed on while the distances to it are computed, so that a node holds two blocks at a
+time, besides its part of the result, which is in memory twice while its columns are joined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ._varied import varied
 TOGETHER = 8
 """Columns whose differences are added in one pass over the result."""
 AT_A_TIME = 2**22
-"""Distances that are in memory at a time where sums or the least of them are looked for."""
+"""Distances that are in memory at a time where only their sums or minima are needed."""
 
 
 def squares(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -101,7 +101,7 @@ def cdist(
         metric: euclidean, sqeuclidean, cityblock or chebyshev.
         quadratic_expansion: whether to compute euclidean ones from products, as
             ``|x|² + |y|² - 2 x y``: faster for many columns, but rows that are close to each other
-            beside their distance from 0 lose digits.
+            compared with their distance from 0 lose digits.
 
     Moves: see the table of this module; if both are split, m d (P - 1) / P numbers from each node.
 
@@ -117,7 +117,7 @@ def cdist(
 
 
 def rbf(x: Any, y: Any = None, *, sigma: float = 1.0, quadratic_expansion: bool = False) -> Array:
-    """The kernel ``exp(-|x - y|² / 2 sigma²)`` of the rows of two matrices; moves as `cdist`."""
+    """The kernel ``exp(-|x - y|² / 2 sigma²)`` of the rows of two matrices; moves like `cdist`."""
     if quadratic_expansion:
         found = square(cdist(x, y, quadratic_expansion=True))
     else:
@@ -157,7 +157,7 @@ def _lines(x: Any) -> Array:
 
 
 def passing_by(rows: Array) -> Iterator[tuple[int, jax.Array]]:
-    """Yields (the number of its first row, a block) of each node; moves as `passing`."""
+    """Yields (the number of its first row, block) for each node; moves like `passing`."""
     if rows.split is None:
         yield 0, rows.block
         return

@@ -1,4 +1,4 @@
-"""Types of elements: their kinds, their limits, and the type that several make together."""
+"""Types of elements: their kinds, their limits, and the common type of several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex f
 
 @dataclasses.dataclass(frozen=True)
 class FloatLimits:
-    """Limits of a type of floats; of complex numbers those of their parts.
+    """Limits of a floating-point type; for complex numbers, those of their parts.
 
     Attributes:
         bits: of a number.
@@ -46,7 +46,7 @@ class FloatLimits:
 
 @dataclasses.dataclass(frozen=True)
 class IntegerLimits:
-    """Limits of a type of whole numbers.
+    """Limits of an integer type.
 
     Attributes:
         bits: of a number.
@@ -62,15 +62,15 @@ class IntegerLimits:
 
 
 def dtype_of(x: Any) -> np.dtype:
-    """Returns a type as NumPy's, of an array its own."""
+    """Returns a type as NumPy's; for an array, its type."""
     return x.dtype if hasattr(x, "dtype") and not isinstance(x, type) else jnp.dtype(x)
 
 
 def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
-    """Returns the limits of a type of floats or of an array's type. Moves nothing.
+    """Returns the limits of a floating-point type or of an array's type. Moves nothing.
 
     Raises:
-        ValueError: the type has whole numbers or truths.
+        ValueError: the type is integer or boolean.
     """
     about = jnp.finfo(dtype_of(type))
     names = ("eps", "max", "min", "smallest_normal")
@@ -79,10 +79,10 @@ def finfo(type: Any, /) -> FloatLimits:  # noqa: A002
 
 
 def iinfo(type: Any, /) -> IntegerLimits:  # noqa: A002
-    """Returns the limits of a type of whole numbers or of an array's type. Moves nothing.
+    """Returns the limits of an integer type or of an array's type. Moves nothing.
 
     Raises:
-        ValueError: the type has floats or truths.
+        ValueError: the type is floating-point or boolean.
     """
     about = jnp.iinfo(dtype_of(type))
     return IntegerLimits(int(about.bits), int(about.max), int(about.min), np.dtype(about.dtype))
@@ -100,7 +100,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Returns whether elements of a type (or an array) become another one by promotion."""
+    """Returns whether elements of a type (or an array) get another type by promotion."""
     first, second = dtype_of(from_), dtype_of(to)
     try:
         return jnp.promote_types(first, second) == second
@@ -114,7 +114,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shape to which shapes are repeated together.
+    """Returns the shape to which shapes are broadcast together.
 
     Raises:
         ValueError: they do not fit.

@@ -1,6 +1,6 @@
-"""Functions of elements: local work, on operands that are first laid alike.
+"""Elementwise functions: local work, on operands that first get the same layout.
 
-Movement that lays two operands alike, for each axis of the result that is split:
+Movement that gives two operands one layout, for each axis of the result that is split:
 
 ================  =======================================  ==================
 one operand       the other one                            moves
@@ -31,10 +31,10 @@ from ._world import World
 
 
 def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
-    """Applies a function of elements to operands that are broadcast against each other.
+    """Applies an elementwise function to operands that are broadcast against each other.
 
     Args:
-        function: of blocks; it keeps their (broadcast) shape.
+        function: of blocks; keeps their (broadcast) shape.
         operands: arrays or numbers; Python's numbers keep their weak type.
     """
     arrays = [x for x in operands if isinstance(x, Array)]
@@ -52,7 +52,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
 
 
 def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> ArrayLayout:
-    """The layout of the result: of the largest operand that is split and not repeated there."""
+    """The layout of the result: that of the largest operand split there and not broadcast."""
     best: tuple[int, ArrayLayout] | None = None
     for x in arrays:
         if x.split is None:
@@ -64,7 +64,7 @@ def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> ArrayLayout:
 
 
 def piece(x: Any, layout: ArrayLayout, at: World) -> Any:
-    """Returns the part of an operand that meets a node's block of the result."""
+    """Returns the part of an operand that belongs to a node's block of the result."""
     if not isinstance(x, Array):
         if np.ndim(x) == 0:
             return x if layout.split is None else varied(x, at)
@@ -94,7 +94,7 @@ def _of_two(name: str) -> Callable[..., Array]:
     def call(x1: Any, x2: Any, /) -> Array:
         return elementwise(function, x1, x2)
 
-    told = "element by element. Moves nothing if both lie alike, else the smaller one."
+    told = "element by element. Moves nothing if both have the same layout, else the smaller one."
     return made(name, f"`jax.numpy.{name}`, {told}", call)
 
 
@@ -186,12 +186,12 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
 
 @method("astype")
 def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Array:
-    """Elements of another type; of complex numbers the real parts. Nothing moves.
+    """Elements converted to another type; of complex numbers the real parts. Nothing moves.
 
     Args:
         x: the array.
         dtype: the type.
-        copy: JAX's arrays are immutable: whether to copy makes no difference.
+        copy: makes no difference, since JAX's arrays are immutable.
         device: of this node's block; None: where it is.
     """
     x = as_array(x)

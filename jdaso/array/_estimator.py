@@ -18,17 +18,17 @@ from ._unique import unique_values
 
 
 class NotFittedError(ValueError, AttributeError):
-    """An estimator is used before `fit`; of the same bases as scikit-learn's error."""
+    """An estimator is used before `fit`; has the same bases as scikit-learn's error."""
 
 
 class Estimator:
     """An estimator: arguments are kept under their names, results get names that end in ``_``.
 
-    All nodes call its methods together. Rows are split along axis 0, or whole on each node.
+    All nodes call the methods together. Rows are split along axis 0, or whole on each node.
     """
 
     _kind: ClassVar[str] = "transformer"
-    """Its kind, in scikit-learn's words."""
+    """The estimator's kind, in scikit-learn's words."""
 
     n_features_in_: int
 
@@ -37,7 +37,7 @@ class Estimator:
         return sorted(name for name in inspect.signature(cls).parameters)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Returns the arguments by name; `deep` makes no difference, for none is an estimator."""
+        """Returns the arguments by name; `deep` makes no difference, since none is an estimator."""
         return {name: getattr(self, name) for name in self._names()}
 
     def set_params(self, **params: Any) -> Any:
@@ -61,7 +61,7 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        """Describes the estimator to scikit-learn, which alone calls it."""
+        """Describes the estimator to scikit-learn; only scikit-learn calls this."""
         from sklearn import utils
 
         parts = {
@@ -77,7 +77,7 @@ class Estimator:
         )
 
     def _rows(self, x: Any) -> Array:
-        """Rows to fit; their number of columns is that of all rows to come."""
+        """Rows to fit; all later rows must have the same number of columns."""
         found = rows_of(x)
         self.n_features_in_ = found.shape[1]
         return found
@@ -98,12 +98,13 @@ class Estimator:
 def rows_of(x: Any) -> Array:
     """Returns rows of finite floats, ``[n, d]``, split along axis 0 or whole on each node.
 
-    Moves one reduction of two numbers, by which all nodes find the same errors; columns that are
-    split as `resplit` does.
+    Moves one reduction of two numbers, by which all nodes find the same errors; moves split columns
+    as `resplit` does.
 
     Raises:
-        ValueError: there are not two axes, no rows or no columns, complex or not finite numbers.
-        TypeError: it is sparse.
+        ValueError: the array does not have two axes, has no rows or no columns, or has numbers that
+            are complex or not finite.
+        TypeError: the array is sparse.
     """
     found = _numbers(x)
     if found.ndim != 2:
@@ -144,10 +145,10 @@ def _check_finite(x: Array, name: str) -> None:
 
 
 def targets_of(y: Any, x: Array) -> Array:
-    """Returns the numbers that belong to rows, ``[n]``, laid as the rows.
+    """Returns the numbers that belong to rows, ``[n]``, in the layout of the rows.
 
     Raises:
-        ValueError: they are missing, not one for each row, or not finite.
+        ValueError: the numbers are missing, not one for each row, or not finite.
     """
     return _beside(_numbers(_given(y)), x)
 
@@ -171,7 +172,8 @@ def classes_of(y: Any, x: Array) -> tuple[np.ndarray, Array]:
     """Returns the different labels, on the host, and the number of each row's label among them.
 
     Args:
-        y: labels ``[n]``: an `Array`, or whatever NumPy takes, also words, the same on all nodes.
+        y: labels ``[n]``: an `Array`, or anything NumPy takes, words included, the same on all
+            nodes.
         x: the rows.
 
     Moves what `unique_values` does if y is split.
@@ -195,9 +197,9 @@ def _checked(classes: np.ndarray) -> np.ndarray:
 
 
 def labelled(codes: Array, classes: np.ndarray) -> Any:
-    """Returns labels by their numbers, laid as the rows.
+    """Returns labels by their numbers, in the layout of the rows.
 
-    Words, and numbers that JAX cannot hold, are NumPy's: then every node gets those of all rows.
+    Words, and numbers that JAX cannot hold, are returned by NumPy, of all rows on every node.
     """
     if classes.dtype.kind in "OUS" or (np.asarray(jnp.asarray(classes)) != classes).any():
         return classes[np.asarray(codes)]
@@ -205,10 +207,10 @@ def labelled(codes: Array, classes: np.ndarray) -> Any:
 
 
 def like_rows(block: jax.Array, x: Array) -> Array:
-    """Returns an array of which each node has made the rows that belong to its rows of another."""
+    """Returns an array from the rows that each node has made for its rows of another array."""
     return Array(block, ArrayLayout((x.shape[0], *block.shape[1:]), x.split, x.counts), x.world)
 
 
 def whole(block: jax.Array, x: Array) -> Array:
-    """Returns an array that each node has made whole, on the nodes of another."""
+    """Returns an array that each node has made whole, on the nodes of another array."""
     return Array(block, ArrayLayout(block.shape), x.world)

@@ -26,7 +26,7 @@ def histogram(
     weights: Any = None,
     density: bool = False,
 ) -> tuple[Array, Array]:
-    """Counts the elements in bins; returns counts and edges, as `numpy.histogram`.
+    """Counts the elements in bins; returns counts and edges, like `numpy.histogram`.
 
     Args:
         x: the array.
@@ -36,9 +36,9 @@ def histogram(
         density: whether to divide by the sum and the width of each bin.
 
     Raises:
-        ValueError: the range is not finite or falls, or weights have another shape.
+        ValueError: the range is not finite or decreases, or weights have another shape.
 
-    Moves: two numbers of each node for the range, if it is not given, and one sum of the counts.
+    Moves: two numbers from each node for a range that is not given, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
     edges = _edges(x, bins, range)
@@ -67,14 +67,14 @@ def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
 
 
 def _summed(weights: jax.Array | None) -> jax.Array | None:
-    """Weights in a type for their sums: floats for whole numbers, as in NumPy."""
+    """Weights in a type for their sums: floats for integers, as in NumPy."""
     return None if weights is None else weights.astype(type_of_means(weights.dtype))
 
 
 def _counts(
     x: Array, edges: np.ndarray, weights: jax.Array | None, ends: tuple[Any, Any] | None
 ) -> jax.Array:
-    """This node's counts; `ends`: of bins of equal width, None for others."""
+    """This node's counts; `ends` are those of bins of equal width, None for others."""
     if weights is None:
         index_type(x.size)
     traced = isinstance(x.block, Tracer)
@@ -97,7 +97,7 @@ def _counts(
 
 
 def _evenly(line: jax.Array, bins: int, ends: tuple[Any, Any]) -> np.ndarray:
-    """Counts numbers in bins of equal width, as NumPy does, which takes those near an edge."""
+    """Counts numbers in bins of equal width like NumPy, which itself counts those near an edge."""
     low, high = ends
     if low == high:  # NumPy's range is wider then
         low, high = low - 0.5, high + 0.5
@@ -123,16 +123,16 @@ def _away_from_edges(
 
 
 def _places(line: jax.Array, edges: np.ndarray) -> jax.Array:
-    """The bin of each number; those outside come into one more. The last bin has both its edges.
+    """The bin of each number; those outside go into one more. The last bin includes both edges.
 
-    A whole number is at or above an edge if it is at or above the whole number that comes next:
-    floats of 32 bits would not distinguish it from its neighbors.
+    An integer is at or above an edge if it is at or above the edge rounded up: floats of 32 bits
+    would not distinguish it from its neighbors.
     """
     line = line.astype(np.uint8) if line.dtype == bool else line
     bins, last = len(edges) - 1, edges[-1]
     if jnp.issubdtype(line.dtype, jnp.integer):
         about = np.iinfo(line.dtype)
-        below = np.ceil(edges) < float(about.max + 1)  # which a float is
+        below = np.ceil(edges) < float(about.max + 1)  # exact as a float
         at_last = bool(below[-1]) and last >= about.min and last == np.ceil(last)
         edges = np.maximum(np.ceil(edges[below]), about.min).astype(line.dtype)
         last = np.asarray(last).astype(line.dtype) if at_last else None
@@ -142,7 +142,7 @@ def _places(line: jax.Array, edges: np.ndarray) -> jax.Array:
 
 
 def _sums(places: jax.Array, bins: int, weights: jax.Array | None) -> jax.Array:
-    """Numbers of elements of each bin, counted in whole numbers, or the sums of their weights."""
+    """Numbers of elements of each bin, counted in integers, or the sums of their weights."""
     flat = None if weights is None else weights.reshape(-1)
     return jnp.bincount(places, flat, length=bins + 1)[:-1]
 
@@ -156,7 +156,7 @@ def histogram2d(
     weights: Any = None,
     density: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Counts pairs in boxes; returns counts and the edges of both axes, as `numpy.histogram2d`.
+    """Counts pairs in boxes; returns counts and the edges of both axes, like `numpy.histogram2d`.
 
     Args:
         x: the first numbers of the pairs, ``[n]``.
@@ -167,9 +167,10 @@ def histogram2d(
         density: whether to divide by the sum and the area of each box.
 
     Raises:
-        ValueError: the arrays differ in shape or are no lines, or a range is not finite or falls.
+        ValueError: the arrays differ in shape or do not have one axis, or a range is not finite or
+            decreases.
 
-    Moves: two numbers of each node for each range that is not given, and one sum of the counts.
+    Moves: two numbers from each node for each range that is not given, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
     x, y = of_one_world(x, y)
@@ -197,12 +198,12 @@ def histogram2d(
 
 
 def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
-    """The number of the bin of each element, as `numpy.digitize`. Nothing moves.
+    """The number of the bin of each element, like `numpy.digitize`. Nothing moves.
 
     Args:
         x: the array.
         bins: the edges, rising or falling, the same on all nodes.
-        right: whether a bin has its right edge instead of its left one.
+        right: whether a bin includes its right edge instead of its left one.
 
     Raises:
         ValueError: the edges neither rise nor fall.
@@ -251,7 +252,7 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     Raises:
         ValueError: a value is negative, or weights have another shape.
 
-    Moves: two numbers of each node, the smallest and the largest, and one sum of the counts.
+    Moves: two numbers from each node, the smallest and the largest, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
     index_type(x.size)

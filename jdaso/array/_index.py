@@ -1,4 +1,4 @@
-"""Indexing: slices keep rows where they are, a mask too, whole numbers fetch rows."""
+"""Indexing: slices and masks keep rows where they are, integers fetch rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ._shape import expand_dims, flip, reshape, squeeze
 
 @method("getitem")
 def getitem(x: Array, key: Any) -> Array:
-    """``x[key]``, as NumPy's.
+    """``x[key]``, as in NumPy.
 
     Args:
         x: the array.
-        key: slices, whole numbers, ``...``, None; a mask of the array's shape or of its first axes;
-            or arrays of whole numbers, the same on all nodes.
+        key: slices, integers, ``...``, None; a mask of the array's shape or of its first axes; or
+            arrays of integers, the same on all nodes.
 
-    Moves: slices nothing (of a negative step along the split: the rows); a mask the number of its
-    rows; a whole number on the split axis one row to each node; an array of them its rows.
+    Moves: slices nothing (with a negative step along the split: the rows); a mask the number of its
+    rows; an integer on the split axis one row to each node; an array of integers its rows.
     """
     keys = key if isinstance(key, tuple) else (key,)
     if _is_element(x, keys):
@@ -65,7 +65,7 @@ def _by_numbers(keys: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for one in keys:
         if is_mask(one) and not np.ndim(one):
-            raise NotImplementedError("A truth must be the only index. Index in two steps.")
+            raise NotImplementedError("A boolean must be the only index. Index in two steps.")
         found += np.nonzero(np.asarray(one)) if is_mask(one) else [one]
     return found
 
@@ -103,7 +103,7 @@ def _plain(one: Any) -> Any:
 
 
 def without_new(x: Array, keys: list[Any]) -> tuple[Array, list[Any]]:
-    """Returns the array with the axes that None asks for, and the keys of all of its axes."""
+    """Returns the array with an axis for each None, and the keys of all its axes."""
     for axis, one in enumerate(keys):
         if one is None:
             x = expand_dims(x, axis=axis)
@@ -159,7 +159,7 @@ def _one(x: Array, axis: int, index: int) -> Array:
 
 
 def _taken(x: Array, keys: list[Any], arrays: list[int]) -> Array:
-    """Arrays of whole numbers, broadcast against each other and the single numbers."""
+    """Arrays of integers, broadcast against each other and the single numbers."""
     chosen = [k for k, one in enumerate(keys) if not isinstance(one, slice)]
     indices = [checked(keys[axis], x.shape[axis], axis) for axis in chosen]
     if x.split not in chosen:
@@ -169,7 +169,7 @@ def _taken(x: Array, keys: list[Any], arrays: list[int]) -> Array:
 
 
 def _fetched(x: Array, keys: list[Any], chosen: list[int], indices: list[np.ndarray]) -> Array:
-    """Places of the split axis and maybe others: each element moves once to each place it takes.
+    """Places of the split axis and maybe others: each element moves once to each of its new places.
 
     The result is split evenly along the longest axis of the indices.
     """
@@ -216,7 +216,7 @@ def checked(index: Any, size: int, axis: int) -> np.ndarray:
             f"Indices {found.min()} to {found.max()} are out of range for axis {axis} of length "
             f"{size}."
         )
-    found = found.astype(np.int64)  # of a narrower type `size` may be no number
+    found = found.astype(np.int64)  # a narrower type may not hold `size`
     return np.where(found < 0, found + size, found)
 
 
@@ -262,7 +262,7 @@ def _masked(x: Array, keys: Sequence[Any]) -> Array:
 
 
 def _none_of(x: Array, ndim: int) -> Array:
-    """A mask without a place, for one that has an axis of length 0."""
+    """A mask that selects nothing, for one that has an axis of length 0."""
     return as_array(np.zeros(x.shape[:ndim], bool))
 
 

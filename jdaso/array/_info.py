@@ -1,4 +1,4 @@
-"""Types, devices and capabilities of this namespace, as the array API standard asks for them."""
+"""Types, devices and capabilities of this namespace, as the array API standard requires them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Info:
     """The answers of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Returns which of the standard's optional parts are there: all."""
+        """Returns which of the standard's optional parts are supported: all."""
         named = "boolean indexing", "data-dependent shapes"
         return {**dict.fromkeys(named, True), "max dimensions": 64}
 
@@ -41,7 +41,7 @@ class Info:
 
         Args:
             device: all have the same types.
-            kind: a kind as of `isdtype`, or several; None: all.
+            kind: a kind as in `isdtype`, or several; None: all.
         """
         kinds = tuple(KINDS) if kind is None else (kind,) if isinstance(kind, str) else kind
         names = [name for one in kinds for name in KINDS[one]]

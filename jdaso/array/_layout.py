@@ -12,11 +12,11 @@ from typing import SupportsIndex
 
 Shape = tuple[int, ...]
 Axes = SupportsIndex | Sequence[SupportsIndex]
-"""One axis or several; or a shape. Also NumPy's whole numbers."""
+"""One axis or several; or a shape. Also NumPy's integers."""
 
 
 def balanced(size: int, nodes: int) -> tuple[int, ...]:
-    """Returns how many of `size` rows each node holds: as equal as can be, the first ones more.
+    """Returns how many of `size` rows each node holds: as equally as possible, the first ones more.
 
     >>> balanced(7, 3)
     (3, 2, 2)
@@ -98,7 +98,7 @@ def axes_of(axis: Axes | None, ndim: int) -> tuple[int, ...]:
     """Returns axes counted from the front, in rising order; None: all.
 
     Raises:
-        ValueError: there is no such axis, or one is there twice.
+        ValueError: there is no such axis, or one is given twice.
     """
     if axis is None:
         return tuple(range(ndim))

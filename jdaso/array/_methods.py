@@ -13,7 +13,7 @@ METHODS: dict[str, Callable[..., Any]] = {}
 
 
 def method(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function the method of a name."""
+    """Makes a function the method with this name."""
 
     def put(function: Callable[..., Any]) -> Callable[..., Any]:
         METHODS[name] = function
@@ -30,7 +30,7 @@ def made(name: str, doc: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_operand(x: object) -> bool:
-    """Returns whether an operator takes it."""
+    """Returns whether operators accept `x`."""
     kinds = Operators | jax.Array | np.ndarray | np.generic | bool | int | float | complex
     return isinstance(x, kinds)
 

@@ -18,14 +18,14 @@ from ._varied import varied
 
 @method("resplit")
 def resplit(x: Any, axis: int | None) -> Array:
-    """Returns the same array, laid evenly along another axis, or whole on each node.
+    """Returns the same array, divided evenly along another axis, or whole on each node.
 
     Args:
         x: the array.
         axis: the new split; None: every node gets all of it.
 
-    Moves: from one axis to another what nodes lack, n (P - 1) / P² bytes from each; to None
-    n (P - 1) / P to each; from None nothing. The same layout is the same array.
+    Moves: from one axis to another what nodes lack, n (P - 1) / P² bytes from each; to None n
+    (P - 1) / P to each; from None nothing. The same layout returns the same array.
     """
     x = as_array(x)
     axis = None if axis is None else axis_of(axis, x.ndim)
@@ -56,7 +56,7 @@ def laid(x: Array, layout: ArrayLayout) -> Array:
 
 
 def _traded(x: Array, new: ArrayLayout) -> jax.Array:
-    """The block of a layout that is split, too: one part from each node."""
+    """The block of a layout that is also split: one part from each node."""
     node, nodes, old = x.world.node, x.world.nodes, x.layout
     assert old.split is not None and new.split is not None
     if old.split == new.split:
@@ -73,7 +73,7 @@ def flat_rows(x: Array, shape: Sequence[int]) -> Array:
     """Returns an array with the elements of another, in their order, in a shape of the same size.
 
     Both are split along their first axis. Rows of the result are shared out evenly. Moves the
-    elements that are on another node then.
+    elements that are then on another node.
     """
     x = resplit(x, 0)
     node, nodes = x.world.node, x.world.nodes
@@ -88,7 +88,7 @@ def flat_rows(x: Array, shape: Sequence[int]) -> Array:
 def take_rows(x: Array, axis: int, index: np.ndarray) -> Array:
     """Rows of the split axis in the order of an index; the result is shared out evenly.
 
-    Each row that another node holds moves once to each place that wants it.
+    Each row that another node holds moves once to each place that needs it.
     """
     node, nodes = x.world.node, x.world.nodes
     layout = ArrayLayout(replaced(x.shape, axis, len(index)), axis, balanced(len(index), nodes))

@@ -18,11 +18,11 @@ from ._shape import expand_dims, moveaxis, ravel, reshape
 from ._sort import sort
 
 Place = tuple[np.ndarray, np.ndarray]
-"""Places in the sorted elements, and the share that the next element has."""
+"""Places in the sorted elements, and the share of the next element."""
 
 
 def _between(alpha: float, beta: float, n: int, share: np.ndarray) -> Place:
-    """Linear between neighbours, of a sample whose elements stand for the middle of something."""
+    """Interpolates linearly between neighbours; `alpha` and `beta` set the plotting positions."""
     place = n * share + alpha + share * (1 - alpha - beta) - 1
     low = np.floor(place)
     return low, place - low
@@ -46,7 +46,7 @@ def _step(at_step: float, n: int, share: np.ndarray) -> Place:
 
 
 def _closest(n: int, share: np.ndarray) -> Place:
-    """The closest element; halfway the one of even number, from 1 on."""
+    """The closest element; halfway between two, the one with the even number, counted from 1."""
     place = n * share - 1.5
     low = np.floor(place)
     return low, np.where((place == low) & (low % 2 == 1), 0.0, 1.0)
@@ -74,11 +74,11 @@ METHODS_OF_NUMPY: dict[str, Callable[[int, np.ndarray], Place]] = {
 def percentile(
     x: Any, q: Any, *, axis: int | None = None, method: str = "linear", keepdims: bool = False
 ) -> Array:
-    """Percentiles along an axis, as `numpy.percentile`; of NaN NaN.
+    """Percentiles along an axis, like `numpy.percentile`; NaN if an element is NaN.
 
     Args:
         x: the array.
-        q: percents, 0 to 100: a number or an array of them, whose axes come first in the result.
+        q: percentages, 0 to 100: a number or an array of them, whose axes come first in the result.
         axis: the axis; None: of all elements.
         method: one of NumPy's, for places between two elements.
         keepdims: whether the axis stays, with length 1.
@@ -86,7 +86,7 @@ def percentile(
     Moves what `sort` moves, and two rows for each percentile.
 
     Raises:
-        ValueError: there are no elements, a percent is out of range, or there is no such method.
+        ValueError: there are no elements, a percentage is out of range, or there is no such method.
     """
     x, wanted = as_array(x), np.asarray(q, float)
     if method not in METHODS_OF_NUMPY:

@@ -1,4 +1,4 @@
-"""Pickles of arrays: each node's has its own block, so nothing moves."""
+"""Pickles of arrays: each node's pickle has its own block, so nothing moves."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ._world import world
 
 
 def restored(block: np.ndarray, layout: ArrayLayout, node: int) -> Array:
-    """Returns the array of a pickle, on the present nodes.
+    """Returns the array of a pickle, on the current nodes.
 
     Raises:
-        ValueError: it was split over another number of nodes, or is another node's.
+        ValueError: the array was split over another number of nodes, or the pickle is another
+            node's.
     """
     at = world()
     if layout.split is not None and len(layout.counts) != at.nodes:
         raise ValueError(
-            f"The pickle has a block of an array that {len(layout.counts)} nodes held, here are "
-            f"{at.nodes}. Start as many nodes, or save the array itself by save()."
+            f"The pickle has a block of an array of {len(layout.counts)} nodes, but there are "
+            f"{at.nodes} here. Start as many nodes, or save the array itself by save()."
         )
     if layout.split is not None and node != at.node:
         raise ValueError(

@@ -14,9 +14,9 @@ rows       columns    the second's blocks pass from node to node          rows
 columns    columns    the first's blocks pass from node to node           columns
 =========  =========  ==================================================  ========
 
-A block that passes on is sent while the product with it is computed, so that a node holds two of
-them at a time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of
-the operand that moves.
+A block is passed on while the product with it is computed, so that a node holds two blocks at a
+time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of the operand
+that moves.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _PRODUCTS: dict[tuple[int | None, int | None], Callable[[Array, Array], Array]] 
 
 
 def passing(x: Array) -> Iterator[tuple[int, jax.Array]]:
-    """Yields (node, its block), from this node on to all; the next one is on its way meanwhile."""
+    """Yields (node, its block), starting with this node; the next one is in flight meanwhile."""
     node, nodes, block = x.world.node, x.world.nodes, x.block
     for k in range(nodes):
         owner = (node + k) % nodes

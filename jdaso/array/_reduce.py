@@ -89,13 +89,13 @@ def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -
 
 
 def _between(share: jax.Array, name: str, at: World) -> jax.Array:
-    """Reduces nodes' shares; a mark beside them carries NaN, which MPI's min and max may drop."""
+    """Reduces nodes' shares; a mark with them carries NaN, which MPI's min and max may drop."""
     rule, dtype = _RULES[name], share.dtype
     if at.nodes == 1:
         return share
     if name not in ("min", "max") or not jnp.issubdtype(dtype, jnp.floating):
         return at.reduce(share, rule.between)
-    of = jnp if isinstance(share, Tracer) else np  # NumPy begins at once, and shares are small
+    of = jnp if isinstance(share, Tracer) else np  # NumPy starts faster, and shares are small
     own = of.asarray(share)
     nan = of.isnan(own)
     numbers = of.where(nan, of.asarray(rule.identity(dtype), dtype), own)
@@ -196,14 +196,14 @@ def _local_moments(
 
 
 def type_of_means(dtype: np.dtype) -> np.dtype:
-    """Returns the type of means: floats for whole numbers, float32 for narrower floats."""
+    """Returns the type of means: floats for integers, float32 for narrower floats."""
     if not jnp.issubdtype(dtype, jnp.inexact):
         return jnp.result_type(float)
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims: bool) -> Array:
-    """A value that a function finds from an array and axes, which it keeps."""
+    """The value of a function of an array and axes; the function keeps these."""
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
     layout = _left(x, axes, keepdims=keepdims)
@@ -217,7 +217,7 @@ def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims
 
 @method("mean")
 def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Arithmetic mean over axes (None: all); of no elements NaN. Moves half as much as `var`."""
+    """Arithmetic mean over axes (None: all); NaN of no elements. Moves half as much as `var`."""
     return _of_moments(x, axis, _mean, keepdims=keepdims)
 
 
@@ -276,7 +276,7 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
     layout = _left(x, (along,), keepdims=keepdims)
     pick, kind = jnp.argmin if least else jnp.argmax, index_type(x.shape[along])
     if x.shape[along] == 0:
-        raise ValueError(f"The first extreme of no elements: the shape is {x.shape}.")
+        raise ValueError(f"argmin and argmax need at least one element, got shape {x.shape}.")
     if not _joins(x, (along,)):
         return Array(pick(x.block, along, keepdims=keepdims).astype(kind), layout, x.world)
     shape = replaced(x.shape, along, 1)
@@ -313,11 +313,11 @@ def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
 
 
 def sharers(x: Array) -> World:
-    """Returns the nodes that share rows; one that has all of them needs no other."""
+    """Returns the nodes that share rows; a node that has all rows needs no other."""
     return ALONE if x.split is None else x.world
 
 
 def agreed(at: World, *found: jax.Array) -> list[jax.Array]:
-    """Returns the first node's numbers, on all: processors may differ in the last bit."""
+    """Returns the first node's numbers, on all nodes: processors may differ in the last bit."""
     first = at.node == 0
     return [at.reduce(one if first else jnp.zeros_like(one), "sum") for one in found]

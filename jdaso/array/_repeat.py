@@ -17,11 +17,11 @@ from ._shape import broadcast_to, expand_dims, ravel, reshape
 
 @method("repeat")
 def repeat(x: Any, repeats: Any, *, axis: int | None = None) -> Array:
-    """Each element several times, one behind the other, along an axis (None: of the flat array).
+    """Each element several times in a row along an axis (None: of the flat array).
 
     Args:
         x: the array.
-        repeats: the number of times, or one of each index; the same on all nodes.
+        repeats: the number of times, or one for each index; the same on all nodes.
         axis: the axis.
 
     Moves nothing: along the split, nodes may then hold different numbers of rows.
@@ -50,7 +50,7 @@ def repeat(x: Any, repeats: Any, *, axis: int | None = None) -> Array:
 
 @method("tile")
 def tile(x: Any, repetitions: Sequence[int], /) -> Array:
-    """The whole array several times along each axis.
+    """The whole array, repeated along each axis.
 
     Args:
         x: the array.
@@ -120,7 +120,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
 
 @method("unstack")
 def unstack(x: Any, *, axis: int = 0) -> tuple[Array, ...]:
-    """The parts of an array along an axis, which they do not have.
+    """The parts of an array along an axis, without that axis.
 
     Moves nothing, or along the split what `resplit` to the longest other axis moves.
     """

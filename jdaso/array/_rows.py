@@ -11,17 +11,17 @@ from ._move import balance, resplit
 
 
 class Rows:
-    """The rows that each node holds, as a source of `jdaso.data.Loader`; none moves to another.
+    """The rows that each node holds, as a source of `jdaso.data.Loader`; no row moves.
 
-    Every node has equally many samples: rows are shared out evenly first, and the last ones of
-    nodes with one row more are left out. Give the loader ``share=(0, 1)``, since each node deals
-    its own samples, and the batch size of a node.
+    Every node has equally many samples: rows are shared out evenly first, and the last row of nodes
+    with one more is left out. Give the loader ``share=(0, 1)``, since each node deals its own
+    samples, and the batch size of a node.
 
     Args:
-        arrays: an array, or several by name, of one number of rows.
+        arrays: an array, or several by name, with the same number of rows.
 
     Raises:
-        ValueError: the arrays have different numbers of rows, or there is not one for each node.
+        ValueError: the arrays have different numbers of rows, or fewer rows than nodes.
 
     Example:
         >>> import jdaso.array as ja, numpy as np

@@ -1,4 +1,4 @@
-"""Running sums and products, differences, and parts of matrices beside a diagonal."""
+"""Running sums and products, differences, and parts of matrices on one side of a diagonal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _running(
     if x.split == along:
         total = rule.whole(x.block, axis=along, keepdims=True, dtype=block.dtype)
         totals = varied(x.world.gather(total[None], (1,) * x.world.nodes), x.world)
-        # All nodes use all totals, or a derivative would be a reduction that some leave out.
+        # All nodes use all totals; otherwise a derivative would be a reduction that some leave out.
         before = jnp.arange(x.world.nodes).reshape(-1, *(1,) * x.ndim) < x.world.node
         nothing = rule.whole(jnp.zeros((0,), block.dtype), dtype=block.dtype)
         others = rule.whole(jnp.where(before, totals, nothing), axis=0, dtype=block.dtype)
@@ -48,7 +48,7 @@ def _running(
 
 
 def _begun(x: Array, axis: int, rule: _ScanRule) -> Array:
-    """The array with what a running reduction has before its first element: on the first node."""
+    """The array with the initial value of a running reduction in front: on the first node."""
     shape, counts, split = replaced(x.shape, axis, x.shape[axis] + 1), x.counts, x.split
     if split == axis:
         counts = (counts[0] + 1, *counts[1:])
@@ -65,7 +65,7 @@ def cumulative_sum(
 ) -> Array:
     """Running sums along an axis, with `include_initial` a 0 before them.
 
-    Moves one row of totals of each node along the split.
+    Moves one row of totals from each node along the split.
     """
     rule = _ScanRule(jnp.cumulative_sum, jnp.sum, jnp.add)
     return _running(x, axis, dtype, rule, include_initial=include_initial)
@@ -77,7 +77,7 @@ def cumulative_prod(
 ) -> Array:
     """Running products along an axis, with `include_initial` a 1 before them.
 
-    Moves one row of totals of each node along the split.
+    Moves one row of totals from each node along the split.
     """
     rule = _ScanRule(jnp.cumulative_prod, jnp.prod, jnp.multiply)
     return _running(x, axis, dtype, rule, include_initial=include_initial)
@@ -92,9 +92,9 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
         axis: the axis.
         n: the number of times.
         prepend: rows, or a number for all of a row, before the first one; None: none.
-        append: the same behind the last one.
+        append: the same after the last one.
 
-    Of booleans, neighbours that differ.
+    Of booleans, the result marks neighbours that differ.
 
     Raises:
         ValueError: n is negative.

@@ -22,9 +22,9 @@ def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
     Args:
         x: the array.
         shape: the new one; one size may be -1.
-        copy: JAX's arrays are immutable: whether to copy makes no difference.
+        copy: makes no difference, since JAX's arrays are immutable.
 
-    Moves the elements that lie on another node then; nothing without a split.
+    Moves the elements that are then on another node; nothing without a split.
     """
     x = as_array(x)
     wanted = _whole(x.size, _each(shape))
@@ -36,7 +36,7 @@ def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
 
 
 def _each(numbers: Axes) -> tuple[int, ...]:
-    """One number or several, also NumPy's, as Python's."""
+    """One number or several, NumPy's included, as Python's."""
     given = numbers if isinstance(numbers, Sequence) else (numbers,)
     return tuple(operator.index(one) for one in given)
 
@@ -68,7 +68,9 @@ def permute_dims(x: Any, axes: Sequence[int]) -> Array:
     x = as_array(x)
     order = [axis_of(axis, x.ndim) for axis in axes]
     if sorted(order) != list(range(x.ndim)):
-        raise ValueError(f"axes {tuple(axes)} are no order of {x.ndim} axes. Name each once.")
+        raise ValueError(
+            f"axes {tuple(axes)} are not a permutation of {x.ndim} axes. Name each once."
+        )
     split = None if x.split is None else order.index(x.split)
     layout = ArrayLayout(tuple(x.shape[k] for k in order), split, x.counts)
     return Array(jnp.transpose(x.block, order), layout, x.world)
@@ -131,7 +133,7 @@ def flip(x: Any, *, axis: Axes | None = None) -> Array:
 
 @method("roll")
 def roll(x: Any, shift: Axes, *, axis: Axes | None = None) -> Array:
-    """Elements moved on along axes, the last ones to the front (None: of the flat array)."""
+    """Elements shifted along axes, the last ones to the front (None: of the flat array)."""
     x = as_array(x)
     if axis is None:
         return reshape(roll(ravel(x), sum(_each(shift)), axis=0), x.shape)
@@ -146,7 +148,7 @@ def roll(x: Any, shift: Axes, *, axis: Axes | None = None) -> Array:
 
 @method("broadcast_to")
 def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
-    """The array repeated to a shape. Moves the one row of a split that is repeated."""
+    """The array broadcast to a shape. Moves the single row of a split axis that is repeated."""
     x, wanted = as_array(x), tuple(shape)
     if np.broadcast_shapes(x.shape, wanted) != wanted:
         raise ValueError(f"The shape {x.shape} does not repeat to {wanted}. Give another one.")
@@ -158,10 +160,10 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
 
 
 def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
-    """Arrays one behind the other along an axis (None: flat ones).
+    """Arrays one after another along an axis (None: flat ones).
 
-    Along another axis than the split nothing moves, if all lie alike; along the split the rows that
-    are on another node then.
+    Along another axis than the split nothing moves if all have one layout; along the split the rows
+    that are then on another node.
     """
     given = of_one_world(*arrays)
     if not given:
@@ -186,7 +188,7 @@ def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
 
 
 def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
-    """Arrays one behind the other along the split: each moves to its place in the result."""
+    """Arrays one after another along the split: each moves to its place in the result."""
     at = given[0].world
     layout = ArrayLayout(shape).over(axis, at.nodes)
     begin, parts = 0, []
@@ -202,5 +204,5 @@ def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
 
 
 def stack(arrays: Sequence[Any], *, axis: int = 0) -> Array:
-    """Arrays beside each other along a new axis. Nothing moves if all lie alike."""
+    """Arrays side by side along a new axis. Nothing moves if all have one layout."""
     return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)

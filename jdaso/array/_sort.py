@@ -1,9 +1,8 @@
 """Sorts along the split so that each number moves at most once, and rows end up shared out evenly.
 
-Numbers are mapped to whole numbers of the same order. All nodes look for the numbers at which the
-sorted array is cut into equal parts, digit by digit of these, with one small message a digit; of
-equal numbers those of earlier nodes come first, so the order is stable. Then each part moves to its
-node.
+Numbers are mapped to integers of the same order. All nodes search for the integers at which the
+sorted array is cut into equal parts, digit by digit, with one small message per digit; of equal
+numbers those of earlier nodes come first, so the order is stable. Then each part moves to its node.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DIGIT_BITS = 4
 
 
 def order_of(numbers: np.ndarray) -> np.ndarray:
-    """Returns whole numbers without sign in the same order; NaN is the largest, -0.0 equals 0.0."""
+    """Returns unsigned integers in the same order; NaN is the largest, -0.0 equals 0.0."""
     kind, bits = numbers.dtype.kind, 8 * numbers.dtype.itemsize
     unsigned = np.dtype(f"u{max(numbers.dtype.itemsize, 1)}")
     if kind in "bu":
@@ -65,7 +64,7 @@ class _Moves:
 
     Args:
         x: the line.
-        order: whole numbers in the order of its numbers here, sorted.
+        order: integers in the order of this node's part of the line, sorted.
     """
 
     def __init__(self, x: Array, order: np.ndarray):
@@ -76,7 +75,7 @@ class _Moves:
         self._cuts, self._sizes = cuts[x.world.node], np.diff(ends, axis=1)[:, x.world.node]
 
     def moved(self, column: np.ndarray) -> np.ndarray:
-        """Returns the parts that nodes have for this one of a column, in the order of numbers."""
+        """Returns this node's parts of a column, received from all nodes, in the nodes' order."""
         sent = [jnp.asarray(part) for part in np.split(column, self._cuts)]
         parts = self._world.trade(sent, [(int(size),) for size in self._sizes])
         return np.concatenate([np.asarray(part) for part in parts])
@@ -120,7 +119,7 @@ def _along(x: Any, axis: int, *, places: bool) -> Array:
 
 @method("sort")
 def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """The elements in rising order along an axis; equal ones keep theirs, NaN come last.
+    """The elements in ascending order along an axis; equal ones keep their order, NaN come last.
 
     Moves nothing along another axis than the split; along the split of one axis each number at most
     once, of several axes what two `resplit` move.
@@ -141,7 +140,7 @@ def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = 
 
 
 def neighbours(x: Array) -> np.ndarray:
-    """Returns for each own number of a sorted line whether the one before differs; of NaN yes."""
+    """Flags own numbers of a sorted line that differ from the one before; NaN always does."""
     numbers = np.asarray(x.block)
     order = order_of(numbers)
     last = int(order[-1].astype(np.int64)) if len(order) else 0

@@ -1,4 +1,4 @@
-"""Functions of elements at special numbers, where `jax.numpy` differs from the array API standard.
+"""Elementwise functions at special numbers, where `jax.numpy` differs from the array API standard.
 
 The standard follows C's Annex G for complex numbers, rounds a quotient by an infinity to a zero,
 and gives remainders of zero the sign of the divisor.
@@ -18,7 +18,7 @@ INF, NAN, HALF = np.inf, np.nan, np.pi / 2
 
 
 def _mended(name: str, *rules: tuple[Part, Number, Number]) -> Callable[[jax.Array], jax.Array]:
-    """A function with rules for complex x + iy: at which (x, y), real and imaginary part."""
+    """A function with rules for complex x + iy: where they apply, the real and imaginary part."""
     function = getattr(jnp, name)
 
     @jax.jit

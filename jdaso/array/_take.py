@@ -1,4 +1,4 @@
-"""Elements by whole numbers, and the numbers of elements."""
+"""Elements by their indices, and indices of elements."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ._reduce import index_type
 
 @method("take")
 def take(x: Any, indices: Any, *, axis: int | None = None) -> Array:
-    """Indices of an axis, in their order: ``x[..., indices, ...]``.
+    """Elements at indices of an axis, in their order: ``x[..., indices, ...]``.
 
     Args:
         x: the array.
-        indices: whole numbers, the same on all nodes.
+        indices: integers, the same on all nodes.
         axis: the axis; None only for an array of one axis.
 
     Moves nothing, or along the split the rows that are on another node.
@@ -43,17 +43,17 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
 
     Args:
         x: the array.
-        indices: whole numbers, of as many axes; all but `axis` are repeated to one shape.
+        indices: integers, of as many axes; all but `axis` are broadcast to one shape.
         axis: the axis.
 
-    Moves nothing if neither is split along the axis and both lie alike; else both as `resplit` to
-    another axis does, along which the result is split then. Of one axis, the numbers to all nodes
-    and each element once.
+    Moves nothing if neither is split along the axis and both have one layout; else both as
+    `resplit` to another axis does, along which the result is then split. With a single axis, moves
+    the indices to all nodes and each element once.
 
     Raises:
         ValueError: the numbers of axes differ.
-        IndexError: an index is out of range, and all nodes have all of them. Of indices that are
-            split, and in compiled programs, its element is NaN, or the smallest whole number.
+        IndexError: an index is out of range, and all nodes have all indices. If indices are split,
+            and in compiled programs, the element is NaN or the smallest integer instead.
     """
     x, index = of_one_world(x, indices)
     if x.ndim != index.ndim:
@@ -80,7 +80,7 @@ def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
 def _other_split(
     x: Array, index: Array, along: int, shape: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...]]:
-    """An axis beside one, and its counts, at which to divide both: that of the divided one."""
+    """Another axis, with its counts, along which to divide both: a divided one, if there is any."""
     for y in (index, x):
         if y.split not in (None, along) and y.shape[y.split or 0] == shape[y.split or 0]:
             return y.split or 0, y.counts
@@ -90,9 +90,9 @@ def _other_split(
 
 @method("nonzero")
 def nonzero(x: Any) -> tuple[Array, ...]:
-    """The places of the elements that are not 0: their indices of each axis, in rising order.
+    """The places of the elements that are not 0: their indices along each axis, in ascending order.
 
-    Moves one number of each node, and before, if rows are not split, what `resplit` to 0 moves.
+    Moves one number from each node, and first, if rows are not split, what `resplit` to 0 moves.
 
     Raises:
         ValueError: the array has no axes.
@@ -115,19 +115,19 @@ def nonzero(x: Any) -> tuple[Array, ...]:
 
 @method("searchsorted")
 def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) -> Array:
-    """The places in a rising line before which numbers belong.
+    """The places in a sorted line before which numbers belong.
 
     Args:
         x1: the line, of one axis.
-        x2: the numbers; the result is laid as they are.
-        side: "left": before equal numbers; "right": behind them.
-        sorter: indices that sort the line; None: it is sorted.
+        x2: the numbers; the result has their layout.
+        side: "left": before equal numbers; "right": after them.
+        sorter: indices that sort the line; None: the line is sorted.
 
-    Moves nothing if the line is whole on each node; else the smaller of both to all nodes and, for
-    numbers that are whole, one reduction of the result.
+    Moves nothing if the line is whole on each node; else the smaller of both to all nodes and, if
+    the numbers are whole then, one reduction of the result.
 
     Raises:
-        ValueError: the line has not one axis, or there is no such side.
+        ValueError: the line does not have one axis, or there is no such side.
     """
     line, x = of_one_world(x1, x2)
     if line.ndim != 1 or side not in ("left", "right"):
@@ -150,7 +150,7 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) ->
 
 
 def isin(x1: Any, x2: Any, *, invert: bool = False) -> Array:
-    """Returns for each element of x1 whether x2 has it. Moves x2 to all nodes, if it is split."""
+    """Flags the elements of x1 that x2 has. Moves x2 to all nodes if x2 is split."""
     x, found = of_one_world(x1, x2)
     whole = resplit(found, None).block
     return elementwise(lambda block: jnp.isin(block, whole, invert=invert), x)

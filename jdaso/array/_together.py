@@ -1,4 +1,4 @@
-"""Local work that can fail on one node, and then has to end on all."""
+"""Local work that can fail on one node, and must then end on all."""
 
 from __future__ import annotations
 

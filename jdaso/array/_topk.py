@@ -15,18 +15,19 @@ from ._reduce import index_type
 
 @method("topk")
 def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
-    """The k largest elements along an axis, falling, and their indices; of equal ones the first.
+    """The k largest elements along an axis, descending, and their indices; of equal ones the first.
 
     Args:
         x: the array.
         k: their number.
         axis: the axis.
-        largest: False: the smallest ones, rising.
+        largest: False: the smallest ones, ascending.
 
-    Moves nothing along another axis than the split; along it k elements and indices of each node.
+    Moves nothing along another axis than the split; along the split k elements and indices from
+    each node.
 
     Raises:
-        ValueError: there are fewer than k, or they are complex.
+        ValueError: there are fewer than k elements, or they are complex.
     """
     x = as_array(x)
     along = axis_of(axis, x.ndim)
@@ -61,7 +62,7 @@ def _best(block: jax.Array, k: int, largest: bool) -> tuple[jax.Array, jax.Array
 
 
 def _order_of(block: jax.Array) -> jax.Array:
-    """Whole numbers in the order of the elements; see `_sort.order_of`."""
+    """Integers in the order of the elements; see `_sort.order_of`."""
     if block.dtype == bool or jnp.issubdtype(block.dtype, jnp.unsignedinteger):
         return block.astype(np.uint8) if block.dtype == bool else block
     if jnp.issubdtype(block.dtype, jnp.integer):

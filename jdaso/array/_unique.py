@@ -24,10 +24,10 @@ class UniqueAll(NamedTuple):
     """The result of `unique_all`.
 
     Attributes:
-        values: the different elements, in rising order.
+        values: the different elements, in ascending order.
         indices: the first place of each, in the flat array.
         inverse_indices: the index of each element's value; of the array's shape.
-        counts: the number of times that each is there.
+        counts: the number of times that each occurs.
     """
 
     values: Array
@@ -67,7 +67,7 @@ def _whole(x: Array) -> UniqueAll:
     """The result for an array that is whole on each node."""
     x = resplit(x, None)
     line = np.asarray(x.block).reshape(-1)
-    if line.dtype.kind == "V":  # bfloat16, for example: NumPy sorts its NaN to no certain place
+    if line.dtype.kind == "V":  # bfloat16, for example: NumPy sorts its NaN to arbitrary places
         line = line.astype(np.float32)
     found = np.unique(
         line,
@@ -87,9 +87,9 @@ def _is_whole(x: Array) -> bool:
 
 
 def unique_values(x: Any) -> Array:
-    """The different elements, in rising order; each NaN counts by itself.
+    """The different elements, in ascending order; each NaN counts separately.
 
-    Moves what `sort` moves, and two numbers of each node; complex numbers to all nodes.
+    Moves what `sort` moves, and two numbers from each node; complex numbers to all nodes.
     """
     x = as_array(x)
     if _is_whole(x):
@@ -99,9 +99,9 @@ def unique_values(x: Any) -> Array:
 
 
 def unique_counts(x: Any) -> UniqueCounts:
-    """The different elements, in rising order, and the number of times that each is there.
+    """The different elements, in ascending order, and the number of times that each occurs.
 
-    Moves what `sort` moves, some numbers of each node, and the places of the different elements.
+    Moves what `sort` moves, some numbers from each node, and the places of the different elements.
     """
     x = as_array(x)
     if _is_whole(x):
@@ -111,7 +111,7 @@ def unique_counts(x: Any) -> UniqueCounts:
 
 
 def unique_inverse(x: Any) -> UniqueInverse:
-    """The different elements, and the index of each element's one; of the array's shape.
+    """The different elements, and for each element its index among them; of the array's shape.
 
     Moves what `sort` moves, and the index of each element back to its place.
     """
@@ -123,7 +123,7 @@ def unique_inverse(x: Any) -> UniqueInverse:
 
 
 def unique_all(x: Any) -> UniqueAll:
-    """The different elements, their first places, each element's index of them, and their counts.
+    """The different elements, their first places, each element's index in them, and their counts.
 
     Moves what `unique_counts` and `unique_inverse` move.
     """

@@ -1,4 +1,4 @@
-"""Derivatives where numbers that all nodes share meet numbers of their own."""
+"""Derivatives where numbers that all nodes share are combined with numbers of one node."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ._world import World
 
 
 def varied(x: Any, at: World) -> Any:
-    """Returns numbers that all nodes share, for use beside a node's own rows.
+    """Returns numbers that all nodes share, for use with a node's own rows.
 
-    Each node sees the derivative by way of its rows alone; the derivative of the shared numbers is
-    the sum of all. Nothing moves forward; backward one reduction. In a program that is traced this
-    is the transpose of a reduction, which is the identity, and whose transpose is a reduction.
+    Each node computes the derivative through its own rows alone; the derivative of the shared
+    numbers is the sum of all. Forward nothing moves, backward one reduction. In a traced program
+    this is the transpose of a reduction, which is the identity, and whose transpose is a reduction.
     """
     if at.nodes == 1 or not isinstance(x, Tracer) or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
@@ -25,7 +25,7 @@ def varied(x: Any, at: World) -> Any:
 
 
 def beside(block: jax.Array, *used: Any) -> jax.Array:
-    """Returns a node's block of a result, whose derivative reaches all numbers used for it.
+    """Returns a node's block of a result, whose derivative reaches all numbers `used`.
 
     JAX leaves out operations without rows, and their derivatives. A node without rows would then
     not take part in the reductions of the other nodes' derivatives, and they would wait for it.

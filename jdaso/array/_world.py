@@ -1,4 +1,4 @@
-"""The nodes that an array lies on: the one, the open session's, or others that a thread chose."""
+"""The nodes that hold an array: this one, the open session's, or others that a thread chose."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _thread = _NodesOfThread()
 
 @runtime_checkable
 class World(Protocol):
-    """Nodes, as arrays see them. All nodes call each method together, with shapes that fit.
+    """The nodes of arrays. All nodes call each method together, with matching shapes.
 
     Attributes:
         node: this node's number.
-        nodes: their number, P.
+        nodes: the number of nodes, P.
     """
 
     node: int
@@ -49,7 +49,7 @@ class World(Protocol):
         ...
 
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
-        """Sends an array to each node; returns those that each has sent here, of these shapes."""
+        """Sends an array to each node; returns the arrays that they sent here, of these shapes."""
         ...
 
     def move(self, x: jax.Array, sent: Ranges, shape: Shape, received: Ranges) -> jax.Array:
@@ -124,7 +124,7 @@ _worlds: weakref.WeakKeyDictionary[Any, World] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def using(at: World) -> Iterator[None]:
-    """Makes new arrays of this thread lie on these nodes, whatever session is open."""
+    """Puts new arrays of this thread on these nodes, whatever session is open."""
     before, _thread.world = _thread.world, at
     try:
         yield
@@ -133,7 +133,7 @@ def using(at: World) -> Iterator[None]:
 
 
 def world() -> World:
-    """Returns the world of `using`, else of the session opened last if it is open, else `ALONE`."""
+    """Returns the world of `using`, else of the last session if it is still open, else `ALONE`."""
     if _thread.world is not None:
         return _thread.world
     sessions = [one for one in open_members() if isinstance(one, Session)]

@@ -1,8 +1,8 @@
 """Fourier transforms of n dimensions, of arrays with any split.
 
 A node transforms its block along the axes that are whole there. For the split axis, the array is
-first divided along another one (`resplit`): each node sends n (P - 1) / P² bytes to the others.
-The result is split along that other axis. An array of one axis goes to all nodes.
+first divided along another one (`resplit`): each node sends n (P - 1) / P² bytes to the others. The
+result is split along that other axis. An array of one axis is gathered on all nodes.
 
 Functions, arguments and norms are those of `jax.numpy.fft` and of the array API standard.
 """
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def _away_from(x: Array, axis: int) -> Array:
-    """The array, not split along an axis: if there are others, along the longest of them."""
+    """The array, not split along an axis, but along the longest of the others, if any."""
     if x.split != axis:
         return x
     others = [k for k in range(x.ndim) if k != axis]

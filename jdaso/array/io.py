@@ -25,21 +25,21 @@ def load(
 ) -> Array:
     """Reads an array from a file; each node only its own part.
 
-    A node needs the memory of its block and of 16 MB (or one row): the file is read by pieces, each
-    in its final type at once. Of CSV a node holds its rows in 64 bits beside.
+    A node needs the memory of its block and of 16 MB (or one row): the file is read in pieces, each
+    converted at once to its final type. For CSV a node also holds its rows in 64 bits.
 
     Args:
-        path: the file, which all nodes see; its ending tells the format.
-        dataset: of a file with several arrays; None: the one that is there.
-        split: the axis to divide over nodes; None: each node reads all of it, as it
-            does of an array without axes.
+        path: the file, which all nodes can access; its ending gives the format.
+        dataset: the name in a file of several arrays; None: the only one.
+        split: the axis to divide over nodes; None: each node reads all of it, as with an array
+            without axes.
         dtype: the type; None: the file's.
         delimiter: between the numbers of a line, in CSV files.
         header: lines before the first row, in CSV files.
 
     Raises:
         OSError, ValueError: on every node, if one node cannot read its part.
-        ImportError: a package is missing that reads the format; with how to install it.
+        ImportError: a package that reads the format is missing; the error tells how to install it.
     """
     at, path = world(), Path(path)
     with together(at, f"read {path.name}"):
@@ -48,21 +48,21 @@ def load(
 
 
 def save(x: Array, path: Any, dataset: str = "data") -> None:
-    """Writes an array to a file, replacing it; all nodes write their part at a time.
+    """Writes an array to a file, replacing the file; all nodes write their parts at once.
 
     Args:
         x: the array.
-        path: the file, which all nodes see; its ending tells the format.
-        dataset: its name in a file that can hold several arrays.
+        path: the file, which all nodes can access; its ending gives the format.
+        dataset: the array's name in a file that can hold several.
 
     Raises:
         OSError, ValueError: on every node, if one node cannot write its part.
         TypeError: files have no type for the numbers; an older file stays as it is.
-        ImportError: a package is missing that writes the format; with how to install it.
+        ImportError: a package that writes the format is missing; the error tells how to install it.
     """
     path = Path(path)
     if np.dtype(x.dtype).kind == "V":
         raise TypeError(f"Files have no type for {x.dtype}. Save x.astype('float32').")
-    if x.split is None:  # made before the session: its nodes are to write one file
+    if x.split is None:  # made before the session, whose nodes must write one file
         x = Array(x.block, x.layout, world())
     format_of(path).save(x, path, dataset)

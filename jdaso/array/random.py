@@ -1,7 +1,7 @@
 """Random arrays: the same numbers for any number of nodes.
 
-Each index of the first axis has a key of its own (`jax.random.fold_in`), so a number depends on the
-key and its place alone. Nothing moves.
+Each index of the first axis has a key of its own (`jax.random.fold_in`), so a number depends only
+on the key and its own place. Nothing moves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = jax.Array | int | np.integer
 
 
 def _key_of(key: Key) -> jax.Array:
-    """A key, or that of a seed, which may be a number of Python or of NumPy."""
+    """A key, or that of a seed, which may be an integer of Python or of NumPy."""
     return jax.random.key(operator.index(key)) if isinstance(key, int | np.integer) else key
 
 
@@ -54,7 +54,7 @@ def normal(key: Key, shape: Any, *, dtype: Any = jnp.float32, split: int | None 
     Args:
         key: a key of `jax.random`, or a seed.
         shape: the shape.
-        dtype: a type of floats.
+        dtype: a floating-point type.
         split: the axis to divide over nodes.
     """
     return _drawn(key, shape, split, _Draw(jax.random.normal, dtype))
@@ -69,19 +69,19 @@ def uniform(
     dtype: Any = jnp.float32,
     split: int | None = None,
 ) -> Array:
-    """Numbers that are equally likely from minval to, but without, maxval; see `normal`."""
+    """Uniformly distributed numbers from minval up to, but without, maxval; see `normal`."""
     return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype, (minval, maxval)))
 
 
 def integers(
     key: Key, low: int, high: int, shape: Any, *, dtype: Any = int, split: int | None = None
 ) -> Array:
-    """Whole numbers from low to, but without, high; see `normal`."""
+    """Integers from low up to, but without, high; see `normal`."""
     return _drawn(key, shape, split, _Draw(jax.random.randint, dtype, (low, high)))
 
 
 class _Draw:
-    """A distribution; equal ones are one compiled program."""
+    """A distribution; equal ones share one compiled program."""
 
     def __init__(self, function: Callable[..., jax.Array], dtype: Any, bounds: tuple = ()):
         self._about = function, jnp.dtype(dtype), bounds
@@ -99,7 +99,7 @@ class _Draw:
 
 
 def permutation(key: Key, size: int, *, split: int | None = None) -> Array:
-    """The whole numbers below `size`, in a random order: each node makes all of it."""
+    """The integers below `size`, in a random order: each node makes all of them."""
     key = _key_of(key)
     whole = Array(jax.random.permutation(key, size), ArrayLayout((size,)), world())
     return whole if split is None else laid(whole, whole.layout.over(0, whole.world.nodes))

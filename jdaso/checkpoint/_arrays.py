@@ -1,7 +1,7 @@
 """Arrays of a checkpoint on disk, as orbax writes them; small ones share a file.
 
-Of several processes that are one JAX world orbax lets only the first write an array of NumPy. There
-each array is a file of NumPy's own format, in the folder that orbax would make.
+Where several processes form one JAX world, orbax lets only the first write a NumPy array. There
+each array is a file in NumPy's own format, in the folder that orbax would make.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def read_arrays(
         name: the part to read.
         leaves: all leaves that were written there.
         wanted: the leaves to read.
-        known: `Manifest.small`, to which the part's small arrays are added: they share a file,
-            and a restore reads leaves of it in many turns.
+        known: `Manifest.small`, to which the part's small arrays are added: they share a file, from
+            which a restore reads leaves many times.
 
     Returns:
         The arrays, by `SavedLeaf.file`.
@@ -124,7 +124,7 @@ def _read(path: Path, names: Sequence[str], partly: bool) -> dict[str, Any]:
 
     Args:
         path: their folder.
-        names: of the arrays.
+        names: the names of the arrays.
         partly: whether there are others.
     """
     if not names:
@@ -140,7 +140,7 @@ def _read(path: Path, names: Sequence[str], partly: bool) -> dict[str, Any]:
 
 
 def _read_plain(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Reads arrays in NumPy's format, each page when it is used."""
+    """Reads arrays in NumPy's format, each page at its first use."""
     load = partial(np.load, mmap_mode="r", allow_pickle=False)
     return {name: load(path / name / _PLAIN) for name in names}
 
@@ -160,7 +160,7 @@ def _checkpointer():
     ocp, absl = _orbax(), logging.getLogger("absl")
     absl.addFilter(_is_news)
     about = {}
-    if jax.process_count() > 1:  # this one reads by itself
+    if jax.process_count() > 1:  # each process reads alone
         me = jax.process_index()
         about["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
             primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"jdaso.{me}"
@@ -175,6 +175,6 @@ def _checkpointer():
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Returns whether orbax warns of anything but its known, harmless messages."""
+    """Returns whether a message of orbax is other than its known, harmless ones."""
     asked = "Skipping merge of OCDBT", "The transformations API will eventually", "ts_context=None"
     return not any(text in str(record.msg) for text in asked)

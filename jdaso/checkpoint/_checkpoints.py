@@ -60,7 +60,7 @@ class Checkpoints:
             the current save is written.
         every_steps: steps between the saves that `after` makes.
         keep_last: number of complete checkpoints to keep.
-        keep_best: number of best checkpoints to keep besides, by the scores given to `save`.
+        keep_best: number of best checkpoints to keep in addition, by the scores given to `save`.
         best: ``"max"`` or ``"min"``: whether high or low scores are better.
         stop_signals: signals that ask the run to save and end at the next step that all nodes can
             reach together; see `after`. They are handled only in the program's main thread. The
@@ -137,7 +137,7 @@ class Checkpoints:
 
         Raises:
             Stopped: the run was asked to stop; its state is saved.
-            TypeError, ValueError: the step is no whole number, or negative.
+            TypeError, ValueError: the step is not an integer, or is negative.
         """
         step = _checked(step)
         stops = self.session.control.detector.stops_at(step)
@@ -164,7 +164,7 @@ class Checkpoints:
         Raises:
             CheckpointError: the state does not belong to this session; or, with a pipeline, the
                 previous save failed on a node.
-            TypeError, ValueError: the step is no whole number, or negative.
+            TypeError, ValueError: the step is not an integer, or is negative.
         """
         step = _checked(step)
         if self._parts.several:
@@ -185,7 +185,7 @@ class Checkpoints:
     def restore(self, like: PyTree, step: int | None = None) -> tuple[PyTree, int]:
         """Restores the newest complete checkpoint, or that of a step.
 
-        A damaged or unreadable checkpoint is logged, and the one before it is taken.
+        A damaged or unreadable checkpoint is logged, and the previous one is used.
 
         Args:
             like: a state as the program has it before its first update: the tree, dtypes, shapes
@@ -198,7 +198,8 @@ class Checkpoints:
 
         Raises:
             CheckpointError: on all nodes; shapes, phases or settings differ from the program's; or
-                the checkpoint is damaged, if `step` was given or no other is whole. Names the leaf.
+                the checkpoint is damaged, if `step` was given or no other is intact. Names the
+                leaf.
         """
         session = self.session
         session.require_usable()
@@ -217,7 +218,7 @@ class Checkpoints:
                 return state, save.step
             except DamagedError as error:
                 damaged.append(str(error))
-                log.error("A checkpoint is left out: %s", error)
+                log.error("Skips a checkpoint: %s", error)
         if damaged or step is not None:
             what = "No checkpoint" if step is None else f"No checkpoint of step {step}"
             why = damaged[0] if damaged else "There is none."
@@ -233,11 +234,11 @@ class Checkpoints:
         listed = partial(self._parts.unreadable, self.folder)
         found = of_first(self.session, _WHAT, listed, OSError)
         for why in found:
-            log.error("A checkpoint is left out: %s", why)
+            log.error("Skips a checkpoint: %s", why)
         return found
 
     def _saves(self, step: int | None) -> list[Save]:
-        """Returns complete saves, the best one first; the same on all nodes."""
+        """Returns complete saves, the preferred one first; the same on all nodes."""
 
         def saves() -> list[Save]:
             if not self.folder.is_dir():
@@ -252,7 +253,7 @@ class Checkpoints:
         session = self.session
         if is_first(session):
             log.warning(
-                "%s The run was asked to stop. It is saved at step %d; start it again to go on.",
+                "%s The run was asked to stop. It is saved at step %d; start it again to continue.",
                 session.topology.prefix(),
                 step,
             )
@@ -261,7 +262,7 @@ class Checkpoints:
 
 
 def _checked(step: SupportsIndex) -> int:
-    """Returns a step as Python's number; NumPy's and JAX's are taken too."""
+    """Returns a step as Python's int; integers of NumPy and JAX are accepted too."""
     number = operator.index(step)
     if number < 0:
         raise ValueError(f"step must be at least 0, got {number}.")

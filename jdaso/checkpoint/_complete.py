@@ -1,4 +1,4 @@
-"""The parts of one save on disk: all there, cut short, given up, removed."""
+"""The parts of one save on disk: complete, cut short, given up, removed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FAILED = "failed"
 
 
 def complete(folder: Path) -> Manifest | DamagedError | None:
-    """Returns node 0's manifest if those of all nodes of its run are there, else None.
+    """Returns node 0's manifest if those of all nodes of that run exist, else None.
 
-    If node 0's manifest is there and cannot be read, the reason.
+    If node 0's manifest exists but cannot be read, returns the reason.
     """
     try:
         first = Manifest.read(folder, 0)

@@ -1,7 +1,7 @@
 """The door of checkpoints for packages that cut a state into parts, such as `pipeline`.
 
-They import nothing else of this package but its public names (a test asserts it). Only names that
-such a package needs may stand here, and no code.
+They import nothing else from this package but its public names (a test asserts this). Only names
+that such a package needs belong here, and no code.
 """
 
 from ._files import DamagedError as DamagedError

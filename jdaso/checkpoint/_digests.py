@@ -1,4 +1,4 @@
-"""Checksums of files, and their way to disk."""
+"""Checksums of files, and syncing to disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder outlive a crash of the machine."""
+    """Makes the names in a folder survive a crash of the machine."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -18,7 +18,7 @@ def facts_of(session: Session) -> tuple[tuple[str, str], ...]:
 
 
 def take_measured(manifest: Manifest, session: Session) -> None:
-    """Makes optimizers with ``wire="auto"`` go on with the wire of a checkpoint."""
+    """Makes optimizers with ``wire="auto"`` continue with the wire of a checkpoint."""
     for name in _measured(session):
         wire = WIRES.get(dict(manifest.facts).get(name, ""))
         if wire is None or wire is session.fastest_wire():
@@ -38,7 +38,8 @@ def check_facts(manifest: Manifest, session: Session, *, goes_on: bool = True) -
     Args:
         manifest: of the checkpoint.
         session: the nodes.
-        goes_on: whether the run goes on from the checkpoint; otherwise a measured wire may differ.
+        goes_on: whether the run continues from the checkpoint; otherwise a measured wire may
+            differ.
 
     Raises:
         CheckpointError: a setting differs. With one node the settings do not matter.

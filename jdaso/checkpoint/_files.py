@@ -98,15 +98,15 @@ class SavedLeaf:
 
 
 class SavedFlight(NamedTuple):
-    """A late exchange that a state goes on from.
+    """A late exchange that a state continues from.
 
     Attributes:
         optimizer: the optimizer's number.
-        model: that of the model.
+        model: the number of the model.
         fragment: the fragment of its parameters.
-        ticket: names the exchange.
+        ticket: identifies the exchange.
         in_flight: whether the exchange is in flight.
-        meaning: of its numbers; see `meaning_of`.
+        meaning: the meaning of its numbers; see `meaning_of`.
     """
 
     optimizer: int
@@ -132,10 +132,10 @@ class Manifest:
         facts: settings of the optimizers, by name.
         leaves: the arrays.
         parted: number of local devices whose replicas differ; 0 if they do not.
-        flights: the late exchanges that a state goes on from.
+        flights: the late exchanges that a state continues from.
         files: size and SHA-256 of each file, by its path in the checkpoint.
         versions: versions of the libraries that wrote it.
-        ranks_per_node: how many ranks a node had.
+        ranks_per_node: the number of ranks that a node had.
     """
 
     run: str
@@ -160,7 +160,7 @@ class Manifest:
 
     @cached_property
     def _verified(self) -> set[Path]:
-        """Files that were once found to be as they were saved."""
+        """Files that were already found intact."""
         return set()
 
     @cached_property
@@ -214,7 +214,7 @@ class Manifest:
         names: Iterable[str] | None = None,
         leaves: Sequence[SavedLeaf] | None = None,
     ) -> None:
-        """Compares every file with its checksum; each once for a manifest that was read.
+        """Compares every file with its checksum, once for each manifest that was read.
 
         Args:
             folder: of the checkpoint.

@@ -1,4 +1,4 @@
-"""Exchanges in flight as a save takes them: the host's numbers of them, leaf by leaf.
+"""Exchanges in flight as they are saved: the numbers that the host holds, leaf by leaf.
 
 A rank saves what it has, and with each array the place of its numbers in the leaf; see `SavedLeaf`.
 `_resumed` finds them there for any other layout.
@@ -88,7 +88,7 @@ def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[SavedL
 
     Args:
         number: of the exchange in the manifest.
-        kept: it.
+        kept: the exchange.
         shares: whether node 0 saves for all nodes what they have in common.
     """
     saved = kept.held.versions.saved(kept.version, in_flight=kept.saved.in_flight)
@@ -136,7 +136,8 @@ def by_leaf(spans: Sequence[Span]) -> dict[str, SavedRows]:
 def held_by(session: Session, owner: int, fragment: int) -> list[tuple[str, Held]]:
     """Returns what the host holds of a fragment of one optimizer, with its meaning.
 
-    Several, if the optimizer has several trees of parameters. All nodes call this together.
+    There are several if the optimizer has several trees of parameters. All nodes call this
+    together.
     """
     own = session.optimizers.completions_of(owner)
     found = [(leaves, dict(enumerate(done.held()))) for leaves, done in own]

@@ -30,7 +30,7 @@ class Folder:
     Args:
         path: the folder; created by `take`.
         keep_last: number of complete checkpoints to keep.
-        keep_best: number of best checkpoints to keep besides.
+        keep_best: number of best checkpoints to keep in addition.
         best: ``"max"`` or ``"min"``: whether high or low scores are better.
     """
 
@@ -48,7 +48,7 @@ class Folder:
         Remains of incomplete saves are removed, so no node may be writing.
 
         Returns:
-            A file that shows other nodes that they see the same folder; to be removed then.
+            A file that shows other nodes that they see the same folder; the caller removes it.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -75,7 +75,7 @@ class Folder:
         """
         for path in self._all():
             if _number(path) <= last and _complete.is_cut_short(path):
-                log.warning("%s is of a save that was cut short: removed.", shown(path))
+                log.warning("Removes %s, left over from an interrupted save.", shown(path))
                 _complete.remove(path)
 
     def sweep_if_free(self) -> None:
@@ -104,25 +104,25 @@ class Folder:
             self._lock = None
 
     def remember(self, run: str) -> None:
-        """Notes the run, and its file system, so that the folder is not recreated on another."""
+        """Records the run, and its file system, so that the folder is not recreated on another."""
         self._run = run
         with contextlib.suppress(OSError):
             self._device = self.path.stat().st_dev
 
     @property
     def is_held(self) -> bool:
-        """True if this process holds the lock of the folder that is there now."""
+        """True if this process holds the lock of the present folder."""
         return self._lock is not None and self._lock.is_at(self.path)
 
     def make_again(self) -> None:
         """Recreates the folder if it was deleted during the run; called before each save.
 
-        The process that holds the lock does; the others wait until they see the folder of their
-        run.
+        The process that holds the lock recreates it; the others wait until they see the folder of
+        their run.
 
         Raises:
             OSError: the folder cannot be created, or its path is no longer a folder.
-            CheckpointError: another run has recreated it and uses it.
+            CheckpointError: another run has recreated the folder and uses it.
         """
         if self._lock is None:
             self._await_run()
@@ -138,20 +138,20 @@ class Folder:
             gone = not self.path.is_dir()
             self.path.mkdir(parents=True, exist_ok=True)
             what = "was deleted, with all checkpoints" if gone else "has lost its lock"
-            log.error("%s %s. It is made again.", shown(self.path), what)
+            log.error("%s %s. It is created again.", shown(self.path), what)
         self._lock.close()
         self._lock = Lock(self.path)
         self._lock.sign()
         self._write_run(self._run)
 
     def _write_run(self, run: str) -> None:
-        """Notes in the folder the run that holds it, for the nodes that hold no lock."""
+        """Records in the folder the run that holds it, for the nodes that hold no lock."""
         part = self.path / "run.part"
         part.write_text(run)
         os.replace(part, self.path / "run")
 
     def _run_there(self) -> str | None:
-        """The run that the folder is of; None if it is of none."""
+        """The run that the folder belongs to; None if there is none."""
         try:
             return (self.path / "run").read_text()
         except OSError:
@@ -161,7 +161,7 @@ class Folder:
         """Waits until the folder is there again, if it was deleted.
 
         Raises:
-            CheckpointError: it is not, or it is of another run.
+            CheckpointError: the folder is not there, or belongs to another run.
         """
         end = time.monotonic() + _SEEN_SECONDS
         while (run := self._run_there()) != self._run:
@@ -172,8 +172,8 @@ class Folder:
                 )
             if time.monotonic() > end:
                 raise CheckpointError(
-                    f"{shown(self.path)} is gone, and the node that holds it has not made it "
-                    "again. Give a folder that stays."
+                    f"{shown(self.path)} is gone, and the node that holds it has not created it "
+                    "again. Give a folder that persists."
                 )
             with contextlib.suppress(OSError):
                 os.listdir(self.path.parent)
@@ -188,14 +188,14 @@ class Folder:
         return _whole(self._found())
 
     def unreadable(self) -> list[tuple[Path, DamagedError]]:
-        """Returns checkpoints whose manifest is there and cannot be read, newest first."""
+        """Returns checkpoints whose manifest exists but cannot be read, newest first."""
         damaged = [(path, x) for path, x in self._found().items() if isinstance(x, DamagedError)]
         return sorted(damaged, key=lambda x: -_number(x[0]))
 
     def prune(self) -> None:
         """Removes saves that are not among the last or the best and are not being written.
 
-        One whose manifest cannot be read stays: perhaps the file system has a problem that passes.
+        One whose manifest cannot be read stays: the file system may have a temporary problem.
         """
         found = self._found()
         complete = _whole(found)
@@ -231,7 +231,7 @@ def _whole(found: Mapping[Path, Any]) -> list[tuple[Path, Manifest]]:
 
 
 def appears(path: Path) -> bool:
-    """Waits until a file is visible; a shared file system may take a while. False if it is not."""
+    """Waits until a file is visible, which can take time on shared file systems; False if never."""
     end = time.monotonic() + _SEEN_SECONDS
     while not os.path.exists(path):  # also False without permission to look
         if time.monotonic() > end:

@@ -33,15 +33,15 @@ def read_pieces(
 ) -> Pieces:
     """Reads what this rank needs of a state.
 
-    With as many nodes as before, and to go on, a node's arrays are what that node saved; otherwise
-    floats are the mean over the old nodes, formed in float64, and the rest is node 0's.
+    If the run continues on as many nodes as before, a node's arrays are what that node saved;
+    otherwise floats are the mean over the old nodes, formed in float64, and the rest is node 0's.
 
     Args:
         folder: of the checkpoint.
         first: rank 0's manifest.
         here: leaves of the state to restore into.
         session: the nodes.
-        goes_on: whether the run goes on from here, with its exchanges in flight.
+        goes_on: whether the run continues from here, with its exchanges in flight.
         partly: whether the state may lack leaves of the checkpoint.
 
     Raises:
@@ -106,7 +106,7 @@ def _mean(
     nodes: int,
     session: Session,
 ) -> list[SavedPiece]:
-    """The pieces that follow from those of all old nodes, of which the first are given."""
+    """The pieces combined from those of all old nodes, of which the first node's are given."""
     if value.leaf.dtype.startswith("key<"):
         impl = jax.random.key_impl(value.value)
         found = [own_keys(np.stack(rows), impl, session.node) for rows in sums]
@@ -150,10 +150,10 @@ def _of_node(
 
 
 def part_of(folder: Path, rank: int, first: Manifest) -> Manifest:
-    """Returns a rank's manifest, read once for that of the first.
+    """Returns a rank's manifest, which that of the first caches.
 
     Raises:
-        DamagedError: it is missing, damaged, or of another save than the first one's.
+        DamagedError: the manifest is missing, damaged, or of another save than the first one.
     """
     if rank == first.node:
         return first

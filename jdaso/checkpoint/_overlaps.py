@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
 
     @property
     def common(self) -> int:
-        """The number of the pieces' numbers that the array has."""
+        """The count of the pieces' numbers that the array has."""
         places = places_of(self.saved)
         return sum(overlap(*place, room) for place in places for room in self.rooms)
 
@@ -35,7 +35,7 @@ def read_overlaps(folder: Path, manifest: Manifest, wanted: Sequence[Wanted]) ->
         wanted: the pieces to read, of arrays in this manifest.
 
     Returns:
-        For each array how many numbers were copied.
+        For each array, the count of numbers that were copied.
 
     Raises:
         DamagedError: a file is missing or damaged.

@@ -27,8 +27,8 @@ class Save(NamedTuple):
     """A complete save of all parts."""
 
     step: int
-    name: str  # distinguishes the save from others of the step; up to the parts
-    identity: str  # no other save has it, even if the folder was recreated
+    name: str  # distinguishes the save from others of the step; the parts choose it
+    identity: str  # unique to the save, even if the folder was recreated
 
 
 @runtime_checkable
@@ -53,19 +53,19 @@ class Parts(Protocol):
         ...
 
     def saves(self, root: Path) -> list[Save]:
-        """Returns the saves that are complete, as this node sees them, the best one last."""
+        """Returns the saves that are complete, as this node sees them, the preferred one last."""
         ...
 
     def unreadable(self, root: Path) -> list[str]:
-        """Returns for each save whose manifest is there and cannot be read the reason."""
+        """Returns the reason for each save whose manifest exists but cannot be read."""
         ...
 
     def restore(self, root: Path, save: Save, like: PyTree) -> PyTree:
-        """Restores a save for the run that goes on from it, with its exchanges in flight."""
+        """Restores a save for a run that continues from it, with its exchanges in flight."""
         ...
 
     def read(self, root: Path, save: Save, like: PyTree) -> PyTree:
-        """Reads a save for a program beside the run."""
+        """Reads a save for a program other than the run."""
         ...
 
 

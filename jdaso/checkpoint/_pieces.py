@@ -1,8 +1,8 @@
 """Pieces of leaves: the parts of an array that a rank saves, and the way back in any layout.
 
-A rank saves the shards that its devices have; of one that several ranks have, only one of these
-saves it. A rank that restores copies the overlaps of the saved pieces with the shards that it
-needs, so that no rank ever holds the whole model.
+A rank saves the shards that its devices have; a shard that several ranks have is saved by only one
+of them. A rank that restores copies the overlaps of the saved pieces with the shards that it needs,
+so that no rank ever holds the whole model.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Reader:
 
         Args:
             like: see `restore`.
-            poll_seconds: time between two looks at the folder.
+            poll_seconds: time between two checks of the folder.
             limit_seconds: the longest wait for a newer checkpoint; then the loop ends.
 
         Yields:
@@ -116,10 +116,8 @@ class Reader:
         while newest := self._await_newer(last, poll_seconds, limit_seconds):
             last = newest
             try:
-                found = self._choose(
-                    like, lambda save, newest=newest: save.identity == newest, "it"
-                )
-            except DamagedError:  # or removed, as there is a newer one
+                found = self._choose(like, lambda save, newest=newest: save.identity == newest)
+            except DamagedError:
                 continue
             yield found
 
@@ -132,7 +130,7 @@ class Reader:
             if is_first(self._session):
                 try:
                     newest = next((x.identity for x in self._parts.saves(self.folder)[::-1]), "")
-                except CheckpointError as error:  # a file system's problem, which may pass
+                except CheckpointError as error:  # a problem of the file system, perhaps temporary
                     log.warning("%s", error)
             ended = newest in ("", last) and time.monotonic() >= end
             text = json.dumps([newest, ended])
@@ -144,8 +142,16 @@ class Reader:
                 return ""
             time.sleep(min(poll_seconds, max(end - time.monotonic(), 0.01)))
 
-    def _choose(self, like: PyTree, fits: Callable[[Save], bool], what: str) -> tuple[PyTree, int]:
-        """Reads the newest intact checkpoint that fits."""
+    def _choose(
+        self, like: PyTree, fits: Callable[[Save], bool], what: str = ""
+    ) -> tuple[PyTree, int]:
+        """Reads the newest intact checkpoint that fits.
+
+        Raises:
+            DamagedError: none that fits is intact; or, without `what`, one that was listed is
+                gone, as its run removes checkpoints that newer ones have replaced.
+            CheckpointError: there is none of `what`, or it does not fit `like`.
+        """
         self._session.require_usable()
         failed: dict[Save, str] = {}
         while len(failed) < _MOST_TRIES:
@@ -159,9 +165,10 @@ class Reader:
                     return self._parts.read(self.folder, save, like), save.step
             except DamagedError as error:
                 failed[save] = str(error)
-                log.warning("A checkpoint is left out: %s", error)
+                log.warning("Skips a checkpoint: %s", error)
         listed = partial(self._parts.unreadable, self.folder)
         unreadable = [] if failed else of_first(self._session, _WHAT, listed, OSError)
-        why = next(iter((*reversed(failed.values()), *unreadable)), f"There is no {what}.")
-        kind = DamagedError if failed or unreadable else CheckpointError
+        missing = f"There is no {what}." if what else "The run has removed it."
+        why = next(iter((*reversed(failed.values()), *unreadable)), missing)
+        kind = DamagedError if failed or unreadable or not what else CheckpointError
         raise kind(f"No checkpoint in {shown(self.folder)} can be read. {why}")

@@ -138,7 +138,7 @@ def own_keys(of_nodes: np.ndarray, impl, number: int) -> np.ndarray:
     if turn == 0:
         return of_nodes[node]
     keys = jax.random.wrap_key_data(jnp.asarray(of_nodes[node]), impl=impl)
-    # Two folds: `split` of the old node's key, which it may use itself, is one fold.
+    # Two folds: `split` of the old node's key, which that node may use itself, is one fold.
     fold = lambda key: jax.random.fold_in(jax.random.fold_in(key, _NEW_NODES), turn)  # noqa: E731
     flat = jax.vmap(fold)(keys.reshape(-1))
     return np.asarray(jax.random.key_data(flat.reshape(keys.shape)))

@@ -1,14 +1,14 @@
-"""Exchanges in flight as a restored run takes them up, on the layout that saved them or another.
+"""Exchanges in flight as a restored run resumes them, on the layout that saved them or another.
 
     saved by two ranks          restored by one             a leaf of 8 numbers
     rank 0: w[0:2], w[4:6]      w[0:4]  w[4:8]              each number is found in the array
     rank 1: w[2:4], w[6:8]                                  whose manifest gives its place
 
-Each rank reads the overlaps with what it needs, a few leaves at a time. As many nodes go on with
-all that theirs had; on another number of nodes only the common points and the outer optimizers go
-on, which all nodes share.
+Each rank reads the overlaps with what it needs, a few leaves at a time. The same number of nodes
+continues with all that each node had; on another number of nodes only the common points and the
+outer optimizers continue, which all nodes share.
 
-A leaf that fragments cut in another way here has numbers that another fragment exchanged there.
+A leaf that fragments cut differently here has numbers that another fragment exchanged there.
 Numbers in flight are merged with their new fragment; a fragment in flight changes nothing in other
 numbers, and numbers without a fragment in flight here take part in its next exchange.
 """
@@ -80,17 +80,17 @@ def resume_flights(
         folder: of the checkpoint.
         first: rank 0's manifest.
         node: the node whose numbers this one takes.
-        same: whether there are as many nodes as then.
+        same: whether there are as many nodes as when the checkpoint was saved.
 
     Returns:
-        Whether what was in flight is merged. If not, the state must name no exchange.
+        True if what was in flight is merged. If not, the state must name no exchange.
 
     Raises:
         CheckpointError: on all ranks; no optimizer here has such exchanges, or files are damaged.
     """
     if not first.flights or session.num_nodes == 1 or session.simulated:
         return same
-    # All before the first is compared: they open channels, in which all ranks take part.
+    # All of them before any is compared: this opens channels, in which all ranks take part.
     held = [held_by(session, x.optimizer, x.fragment) for x in first.flights]
     targets, merges, saves = {}, same, [_saves(first, common=True)]
     with together(session, _WHAT):
@@ -117,10 +117,10 @@ def resume_flights(
 
 
 def _fitting(first: Manifest, number: int, held: Sequence[tuple[str, Held]]) -> Held:
-    """Returns what here goes on from an exchange.
+    """Returns what continues an exchange here.
 
     Raises:
-        CheckpointError: there is nothing.
+        CheckpointError: nothing does.
     """
     flight = first.flights[number]
     for mine, found in held:
@@ -131,7 +131,7 @@ def _fitting(first: Manifest, number: int, held: Sequence[tuple[str, Held]]) -> 
         f"The checkpoint of step {first.step} has an exchange of optimizer "
         f"{flight.optimizer}, fragment {flight.fragment}, that no optimizer here could have "
         f"started: {flight.meaning} (here: {here}). Make the optimizers as "
-        "the run did that saved it."
+        "in the run that saved it."
     )
 
 
@@ -174,8 +174,8 @@ def _adopt(
     for kind, count in counts.items():
         if kind.startswith(COMMON) and count < rooms.size:
             raise DamagedError(
-                f"{folder}: of {kind} of optimizer {flight.optimizer} {count} of {rooms.size} "
-                "numbers are there."
+                f"{folder}: only {count} of {rooms.size} numbers of optimizer {flight.optimizer}'s "
+                f"{kind} are there."
             )
     others = _others(folder, saves, number, target, rooms)
     if not same:
@@ -268,7 +268,7 @@ def _others(
     """Reads what does not belong to leaves, from the rank that had what this one has.
 
     Raises:
-        CheckpointError: no rank had, and an outer optimizer needs it.
+        CheckpointError: there is no such rank, and an outer optimizer needs these arrays.
     """
     alike = [each for each in saves if rooms.are_those_of(each, number)]
     if not (alike or target.versions.outer_form.moves):

@@ -140,8 +140,8 @@ class Saver:
             if self._writer.is_alive():
                 raise CheckpointError(
                     f"{self._session.topology.prefix()} A checkpoint was not written to "
-                    f"{self._folder.path} within {DISK_SECONDS:g} s. Look for a file system that "
-                    "hangs."
+                    f"{self._folder.path} within {DISK_SECONDS:g} s. Check for a file system "
+                    "that hangs."
                 )
             self._writer = None
 
@@ -170,7 +170,7 @@ class Saver:
     ) -> None:
         """Writes arrays first, the manifest last; runs in a thread."""
         begin = time.perf_counter()
-        with contextlib.suppress(OSError):  # training goes first; orbax's threads inherit it
+        with contextlib.suppress(OSError):  # training has priority; orbax's threads inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         folder, holds = self._folder.of(manifest.step, manifest.number), False
         try:
@@ -223,7 +223,7 @@ class Saver:
             log.warning("Old checkpoints could not be removed: %s", error)
 
     def _sweep(self) -> None:
-        """Removes incomplete saves; no node writes one that this one has started."""
+        """Removes incomplete saves; none that this node has started is still being written."""
         if self._node == 0 and self._folder.is_held:
             try:
                 self._folder.sweep(self._number)
@@ -233,7 +233,7 @@ class Saver:
     def _what_is_left(self, why: str) -> str:
         """Describes the checkpoints left after a failed save, and the remedy."""
         if not self._folder.path.is_dir():
-            return "The folder is gone with its contents. Give a folder that stays."
+            return "The folder is gone with its contents. Give a folder that persists."
         remedies = {
             "space left": "Free space there. ",
             "quota": "Free space there, or raise the quota. ",
@@ -260,14 +260,14 @@ _savers: weakref.WeakSet[Saver] = weakref.WeakSet()
 
 
 def _finish_at_exit(saver: Saver) -> None:
-    """Lets a save end when the program does, and its session is still open.
+    """Lets a save finish if the program ends while the session is still open.
 
-    The session closes in `atexit`, when Python has ended its thread pools, which orbax needs. The
-    functions of `threading._register_atexit` run before, the last one first; there is no public
-    way. Those of thread pools are registered when their module is loaded.
+    The session closes in `atexit`, after Python has ended its thread pools, which orbax needs. The
+    functions of `threading._register_atexit` run earlier, the last one first; nothing public does
+    the same. Those of thread pools are registered when their module is loaded.
     """
     if not _savers and (register := getattr(threading, "_register_atexit", None)) is not None:
-        with contextlib.suppress(RuntimeError):  # the program ends already
+        with contextlib.suppress(RuntimeError):  # the program is already ending
             register(_finish_all)
     _savers.add(saver)
 

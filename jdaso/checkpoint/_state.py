@@ -112,7 +112,7 @@ def to_host(value: SavedValue, buffer: np.ndarray | None) -> np.ndarray:
 
 
 def from_host(value: SavedValue, array: np.ndarray, mesh: jax.sharding.Mesh) -> Any:
-    """Returns a saved array as the leaf it replaces: its type, sharding and devices.
+    """Returns a saved array like the leaf it replaces, with its type, sharding and devices.
 
     If local devices had diverged, each device of `mesh` gets its own array.
     """
@@ -217,7 +217,7 @@ _RESERVED = re.compile(
     r"checkpoint|_metadata|_checkpoint_metadata|_sharding|_strings\.json|commit_success\.txt|"
     r"array_metadatas|descriptor|manifest\.ocdbt|jdaso\.small|exchange\d+\..*"
 )
-"""Names in the folder of arrays that orbax uses, and jdaso."""
+"""Names that orbax and jdaso use in the folder of arrays."""
 
 
 def _file_name(path: str, taken: set[str]) -> str:

@@ -33,7 +33,7 @@ def together(session: Session, what: str, *others: type[Exception]) -> Iterator[
     Args:
         session: the nodes.
         what: the current action, as a verb.
-        others: errors beside `CheckpointError` that become a `DamagedError`.
+        others: errors besides `CheckpointError` that become a `DamagedError`.
     """
     mine = ""
     try:
@@ -48,7 +48,7 @@ def together(session: Session, what: str, *others: type[Exception]) -> Iterator[
 
 
 def is_first(session: Session) -> bool:
-    """Returns whether this rank writes and reads for all: it is the first that has not failed."""
+    """Returns whether this rank writes and reads for all: the first that has not failed does."""
     return session.node == session.living[0] and session.topology.place == 0
 
 

@@ -4,7 +4,7 @@ A verb is a module of this folder, listed in `VERBS`, with two functions: ``add_
 and ``run(arguments) -> int``, which returns the exit status. A verb's module is imported only when
 it is used.
 
-May live here: arguments, printed answers, and the demo. May not: whatever a program could want
+May live here: arguments, printed answers, and the demo. May not: anything of use to a program
 without the command line; that belongs to a public package.
 """
 

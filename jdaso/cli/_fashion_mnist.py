@@ -140,7 +140,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _download(cache_folder: Path, url: str, timeout_seconds: float) -> None:
-    """Downloads files that the cache lacks or has damaged. Each file appears atomically."""
+    """Downloads files that are missing or damaged in the cache. Each file appears atomically."""
     cache_folder.mkdir(parents=True, exist_ok=True)
     with open(cache_folder / "lock", "w") as lock:
         _acquire(

@@ -31,12 +31,11 @@ def described(
 ) -> Hybrid:
     """Returns the pipelines that the options describe, averaged by daso.
 
-    A replica takes the samples of all its nodes, and its micro-batches M parts of them, so that a
-    step has as many samples as one of data parallelism.
+    A replica takes the samples of all its nodes, in M micro-batches, so that a step has as many
+    samples as one of data parallelism.
 
     Raises:
         ValueError: a number is out of range, or the nodes cannot be divided so.
-        ValueError: a number is out of its range, or the nodes cannot be shared out so.
     """
     partitions, each = arguments.partitions, arguments.partitions_per_node
     if partitions < 1 or each < 1 or partitions % each:

@@ -26,7 +26,7 @@ def where_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns factor -> level, as given.
 
     Raises:
-        ValueError: one has no ``=``.
+        ValueError: an argument has no ``=``.
     """
     for one in arguments.where:
         if "=" not in one:
@@ -37,7 +37,7 @@ def where_of(arguments: argparse.Namespace) -> dict[str, str]:
 def link(arguments: argparse.Namespace) -> dict[str, float]:
     """Returns rate and latency of the link that ``--from`` names; nothing without it.
 
-    The fit gives the rate of numbers; the link's bits are more by the headers: ``8 / beta /
+    The fit gives the rate of numbers; the link carries the headers' bits too: ``8 / beta /
     efficiency``.
 
     Raises:

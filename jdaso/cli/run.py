@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the job; returns the exit status of its last start."""
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command:
-        arguments.complain("there is no command: put the launcher and all it starts behind --")
+        arguments.complain("there is no command: put the launcher and all it starts after --")
     supervisor = Supervisor(
         command,
         max_restarts=arguments.max_restarts,
@@ -91,7 +91,7 @@ def _probe(text: str) -> str:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no command ({error})") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a command ({error})") from None
     if not words:
         raise argparse.ArgumentTypeError("an empty command cannot ask hosts; give one, or no hosts")
     return text

@@ -147,7 +147,7 @@ def _writing(option: str, path: str) -> Iterator[None]:
 def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
     """Returns the cluster, the training, and the devices per node.
 
-    Options override the link that a study measured, and that overrides a preset.
+    Options override the link that a study measured, which overrides a preset.
     """
     known = {
         "rate": "10gbit",

@@ -18,23 +18,23 @@ class _Failed:
 class Ahead:
     """Batches in their order, read by several threads at once and kept ready on the devices.
 
-    Each thread takes the next number, reads its batch, and waits with it until fewer than
-    `prefetch` batches before it are still to be taken. The batch that the loop needs next is never
-    the one that waits. All threads start at once, so that a limit on memory (each has a stack) is
-    hit at the start or never.
+    Each thread takes the next number, reads that batch, and holds it until fewer than `prefetch`
+    earlier batches are still to be taken. The batch that the loop needs next is never the one that
+    waits. All threads start at once, so that a limit on memory (each has a stack) is hit at the
+    start or never.
 
     The threads are daemons: one that hangs in a file system does not keep a failed process from
-    ending, and with it all nodes. But if Python ended while one is inside the HDF5 library, it
-    would keep the library's lock, for which the process's exit waits; and one that dropped an array
-    of JAX so late would crash the process. So `close` waits for the threads and drops their
-    batches itself.
+    ending, and with it all nodes. But a thread that is inside the HDF5 library when Python ends
+    would keep the library's lock, for which the process's exit waits; and one that dropped a JAX
+    array so late would crash the process. So `close` waits for the threads and drops their batches
+    itself.
 
     Args:
         read: reads a batch, given its number; called by the threads.
         put: puts a batch on the devices.
         count: the number of batches; they are numbered from 0.
         workers: the number of threads.
-        prefetch: the most batches on the devices besides those taken.
+        prefetch: the maximum number of batches on the devices besides those taken.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Ahead:
         """Waits for the next batch.
 
         Raises:
-            TimeoutError: the batch did not come in time.
+            TimeoutError: the batch was not ready in time.
             Exception: reading the batch, or putting it on the devices, raised it.
         """
         with self._changed:
@@ -77,7 +77,7 @@ class Ahead:
     def close(self) -> None:
         """Ends the threads, each after its current read, and drops their batches.
 
-        A read that takes longer than 10 s is not waited for any more.
+        A read that takes longer than 10 s is no longer waited for.
         """
         with self._changed:
             self._closed = True
@@ -112,7 +112,7 @@ class Ahead:
             return not self._closed
 
     def _land(self, number: int, batch: Any) -> None:
-        """Puts a batch on the devices and keeps it, under no other name: `close` drops it."""
+        """Puts a batch on the devices and keeps the only reference to it, which `close` drops."""
         try:
             self._ready[number] = batch if isinstance(batch, _Failed) else self._put(batch)
         except BaseException as error:

@@ -83,7 +83,7 @@ def as_source(source: Any) -> Source:
     """Makes a source from the argument of `Loader`.
 
     Raises:
-        TypeError: it cannot be a source.
+        TypeError: the argument cannot be a source.
     """
     if isinstance(source, Source):
         return source
@@ -100,7 +100,7 @@ def as_source(source: Any) -> Source:
 
 
 def stacked(samples: list[PyTree]) -> PyTree:
-    """Stacks samples to one tree with a leading axis."""
+    """Stacks samples into one tree with a leading axis."""
     return jax.tree.map(lambda *of_samples: np.stack(of_samples), *samples)
 
 

@@ -106,7 +106,7 @@ def evened(
     if (apart := np.flatnonzero(of_nodes.min(1) != of_nodes.max(1))).size:
         raise session.control.error(
             f"The ranks of node {apart[0]} have {of_nodes[apart[0]].tolist()} batches. They are "
-            "one node, and go through the same steps: give all of them as many."
+            "one node, and go through the same steps: give all of them the same number."
         )
     taken, batch = 0, None
     for taken, batch in enumerate(batches, start=1):

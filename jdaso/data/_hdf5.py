@@ -31,8 +31,8 @@ class HDF5:
 
     The HDF5 library allows one thread at a time, so it is used only to find the data. Contiguous
     data sets and chunks (plain, or with the filters ``gzip`` and ``shuffle``) are read directly
-    from the file and unpacked with zlib, by any number of threads, without Python's lock; of a
-    plain chunk only the requested rows. The library reads data sets of other kinds, and the log
+    from the file and unpacked with zlib, by any number of threads, without Python's lock; from a
+    plain chunk, only the requested rows. The library reads data sets of other kinds, and the log
     names them.
 
     A packed chunk is read whole even for one row; the last 4 are kept. Pass the rows of a

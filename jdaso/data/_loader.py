@@ -30,10 +30,10 @@ class Loader:
 
         sample(t G + p G / P),  ...,  sample(t G + (p + 1) G / P - 1)
 
-    and its devices equal parts of that, in order; each rank of a node reads for its own. So step t
-    sees the same samples in the same order for any P, every sample comes once per epoch, and all
-    batches have one shape. A batch may span two epochs. With `epochs` E the last batch is filled up
-    with the next samples of the stream; `weights` marks them.
+    and its devices equal parts of that, in order; each rank of a node reads for its own devices. So
+    step t sees the same samples in the same order for any P, every sample comes once per epoch, and
+    all batches have one shape. A batch may span two epochs. With `epochs` E the last batch is
+    filled up with the next samples of the stream; `weights` marks them.
 
     Threads read the next batches and put them on the devices. At most ``workers + prefetch`` of
     this node's batches are in memory besides those taken. All nodes create the loader together.
@@ -49,16 +49,16 @@ class Loader:
         shuffle_block: number of neighbours that are shuffled as a block; see `Order`.
         transform: ``(sample, random) -> sample``, for one sample as a tree of NumPy arrays.
             `random` is a `numpy.random.Generator` for the sample's place in the stream, so that its
-            numbers do not depend on P. It runs in threads: NumPy and Pillow do most of their work
-            without Python's lock, loops in Python do not. Work that the devices can do belongs in
-            the step.
+            numbers do not depend on P. The transform runs in threads: NumPy and Pillow do most of
+            their work without Python's lock, loops in Python do not. Work that the devices can do
+            belongs in the step.
         weights: whether to yield ``(batch, weights)``, with float32 ``[G / P]``: 1, or 0 for
             samples beyond the last epoch.
         share: ``(p, P)`` if it differs from ``session.share()``: the replica and the number of
             replicas, if a model is cut (``(session.node // K, session.num_nodes // K)`` for K
             partitions).
         workers: threads that read, one batch each.
-        prefetch: the most batches on the devices besides those taken; at least 2.
+        prefetch: the maximum number of batches on the devices besides those taken; at least 2.
         timeout_seconds: the longest wait for a batch.
 
     Attributes:
@@ -72,7 +72,7 @@ class Loader:
         ImportError: `shuffle` is set, but grain is not installed.
         TypeError: `source` cannot be a source.
 
-    On failure: an unreadable batch raises `LoadingError` in the call that asks for it, with sample,
+    On failure: an unreadable batch raises `LoadingError` in the call that requests it, with sample,
     step and reason; the next call reads it again.
 
     Example:
@@ -163,7 +163,7 @@ class Loader:
             self._stop()
             raise LoadingError(
                 f"{self._prefix(self._position)} No batch came within {self._timeout_seconds:g} s. "
-                "Look for a file system that hangs, or give a longer timeout_seconds."
+                "Check for a file system that hangs, or give a longer timeout_seconds."
             ) from None
         except BaseException:  # also one that is none of `Exception`, as libraries in Rust raise
             self._stop()
@@ -181,8 +181,8 @@ class Loader:
     def state(self) -> dict[str, int]:
         """Returns the loader's position: a tree of integers, the same on all nodes.
 
-        It belongs in a checkpoint. It counts the samples that all nodes together have taken,
-        without those read ahead.
+        The position belongs in a checkpoint, and counts the samples that all nodes together have
+        taken, without those read ahead.
         """
         return {"position": self._position, "order": self.order.fingerprint}
 
@@ -193,8 +193,8 @@ class Loader:
             state: returned by `state`.
 
         Raises:
-            ValueError: it belongs to another order (other data, seed or shuffling), or is not from
-                a loader.
+            ValueError: the state belongs to another order (other data, seed or shuffling), or is
+                not from a loader.
         """
         if not {"order", "position"} <= set(state):
             raise ValueError(
@@ -217,7 +217,7 @@ class Loader:
         self._position = step * self.batch_size
 
     def close(self) -> None:
-        """Ends the threads; the session calls this at its end if nobody else did."""
+        """Ends the threads; the session calls this at its end if nothing else did."""
         self._closed = True
         self._stop()
         self._session.hooks.forget_close(self._on_closing)
@@ -337,7 +337,7 @@ class Loader:
 
 
 def _own_part(devices: Sequence[Any]) -> tuple[int, int, int]:
-    """The first of this rank's devices among those of its node, how many it has, and of how many.
+    """The place of this rank's first device in its node, and the device counts of rank and node.
 
     JAX counts the devices of one rank after those of another.
     """

@@ -19,12 +19,12 @@ class Npy:
     """Arrays in ``.npy`` files; only the requested rows are read.
 
     Args:
-        paths: a file; several files, whose rows are joined; or a dict of these by names.
+        paths: a file; several files, whose rows are joined; or a dict of these by name.
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is not a ``.npy`` file with rows in C order (for instance a pipe), or the
-            files do not fit each other.
+            files do not match.
 
     Example:
         >>> import tempfile, numpy as np

@@ -1,8 +1,8 @@
 """Finds out whether jdaso works on a machine or a cluster, and reports what to fix.
 
-It uses the standard library only, so that it runs without JAX, NumPy, mpi4py or MPI. Anything that
-may fail, hang or crash is tried in a process of its own (`_probe`), which records each step.
+Uses the standard library only, and so runs without JAX, NumPy, mpi4py or MPI. Anything that may
+fail, hang or crash is tried in a process of its own (`_probe`), which records each step.
 
-May live here: looks at software, devices and links, and advice. May not: repairs, and imports of
-other packages at the top of a module, but for `_base` and `_launch`.
+May live here: checks of software, devices and links, and advice. May not: repairs, and imports of
+other packages at the top of a module, except `_base` and `_launch`.
 """

@@ -1,7 +1,7 @@
 """Finds TCP connections of a process that hang: signs of a firewall or a wrong interface.
 
-MPI connects ranks in MPI_Init or with the first message; if the other side does not answer, it
-waits without a message. The kernel lists the addresses.
+MPI connects ranks in MPI_Init or with the first message; if the other side does not answer, MPI
+waits and prints nothing. The kernel lists the addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME_SECONDS = 2.0
 
 
 def awaited(pid: int) -> list[str]:
-    """Returns addresses ``host:port`` that a process of this machine asks without an answer."""
+    """Returns addresses ``host:port`` that do not answer a process of this machine."""
     mine, found = set(), []
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -176,7 +176,8 @@ def _not_together(outcome: PartProgress, launch: LaunchedRank, vendor: str) -> l
     found = f"wrong MPI: {whose} started {launch.size} ranks, but the library is {vendor}: {seen}"
     remedy = (
         f"Start with {vendor}'s mpiexec (that of the environment which holds the library, beside "
-        "its python), or with an srun --mpi=... that it knows (pmi2 for MPICH, pmix for Open MPI)."
+        "its python), or with an srun --mpi=... that it supports (pmi2 for MPICH, pmix for Open "
+        "MPI)."
     )
     return [SharedFinding(Finding("ranks", found, False, remedy))]
 
@@ -202,7 +203,7 @@ def _all(
     vendor: str,
     wishes: Wishes,
 ) -> Report | None:
-    """Makes rank 0's report of all ranks; others: None, or their own if rank 0 misses them."""
+    """Makes rank 0's report of all ranks; on others None, or their own if rank 0 is missing."""
     rank, size = outcome.values["start"]["rank"], launch.size
     accounts = {int(r): a for r, a in (outcome.values.get("accounts") or {}).items()}
     records = {int(r): a for r, a in (outcome.values.get("records") or {}).items()} or {

@@ -16,9 +16,9 @@ class Finding:
 
     what: the subject of the check.
     found: the result.
-    ok: whether jdaso can work with it.
-    remedy: how to fix it if not.
-    alike: whether it must be the same on all ranks.
+    ok: whether jdaso can work with this result.
+    remedy: how to fix the problem if not.
+    alike: whether the result must be the same on all ranks.
     """
 
     what: str
@@ -43,7 +43,7 @@ class SharedFinding:
 
 
 def merged(findings: Mapping[int, Sequence[Finding]]) -> list[SharedFinding]:
-    """Merges equal findings of ranks to one line; different findings get several.
+    """Merges equal findings of ranks into one line; different findings get several.
 
     Findings of one name are adjacent. If they must be alike but are not, each is a problem.
     """

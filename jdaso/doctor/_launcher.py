@@ -46,7 +46,7 @@ def find_launch() -> LaunchedRank:
 def left_behind() -> Iterator[Finding]:
     """Yields variables of a launcher that did not start this process; jdaso ignores them."""
     if (above := rank_above()) is not None:
-        found = f"rank {above[0]} (process {above[1]}) started this process, which is no rank"
+        found = f"rank {above[0]} (process {above[1]}) started this process, which is not a rank"
         yield Finding("launcher", found)
     elif name := left_over():
         remedy = f"unset {name.partition('=')[0]}, for other MPI programs; jdaso leaves it out."

@@ -21,7 +21,7 @@ _LEAST_MEMORY = 1e9
 _LEAST_DISK = 1e9
 _SHARED_MEMORY = "/dev/shm"
 _LEAST_SHARED_BYTES = 16 * 2**20
-"""Per rank of a host, for Open MPI; MPICH needs a third of it, and crashes without."""
+"""Per rank of a host, for Open MPI; MPICH needs a third of that, and crashes without it."""
 
 
 def cores() -> list[int]:
@@ -166,7 +166,8 @@ def write_in(folder: str | Path) -> tuple[Finding, str | None]:
     except OSError as error:
         remedy = (
             "Choose a folder on a file system that is mounted for writing and that this user may "
-            "write to, or mend its rights (chown, chmod); compute nodes often mount home read-only."
+            "write to, or fix its permissions (chown, chmod); compute nodes often mount home "
+            "read-only."
         )
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "Free space there, or raise the quota." if full else remedy

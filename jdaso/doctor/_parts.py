@@ -43,7 +43,7 @@ def _own(steps: ProbeSteps) -> None:
 
 
 def try_own(limit_seconds: float) -> PartProgress:
-    """Runs those steps; if the process ends in one, another continues after that step."""
+    """Runs these steps; if the process ends in one, another continues after that step."""
     values, errors, died = {}, {}, {}
     while True:
         given = [json.dumps([*values]), json.dumps([*errors, *died])]
@@ -51,7 +51,7 @@ def try_own(limit_seconds: float) -> PartProgress:
         new = {step: how for step, how in outcome.died.items() if step not in died}
         values, errors = {**values, **outcome.values}, {**errors, **outcome.errors}
         died.update(new)
-        if not new or "end" in new:  # it is complete, or would end there again
+        if not new or "end" in new:  # complete, or would end there again
             return PartProgress(values, errors, died)
 
 

@@ -30,7 +30,7 @@ class ProbeSteps:
     Args:
         path: of the file to write to.
         done: steps that an earlier process has completed; they are not repeated.
-        failed: steps in which it raised or was killed; steps that need them are skipped.
+        failed: steps in which that process raised or was killed; steps that need them are skipped.
     """
 
     def __init__(self, path: str, done: Sequence[str] = (), failed: Sequence[str] = ()):
@@ -70,7 +70,7 @@ class PartProgress:
         values: of the steps that succeeded.
         errors: of those that raised.
         died: the step in which the process ended or was killed, and how; else empty.
-        unreached: the addresses to which it could not connect then.
+        unreached: the addresses to which the process could not connect then.
     """
 
     values: Mapping[str, Any]
@@ -84,7 +84,7 @@ class PartProgress:
 
 
 def _by_itself() -> dict[str, str]:
-    """Returns an environment without launcher, which leaves a GPU's memory to other processes."""
+    """Returns an environment without a launcher, which leaves a GPU's memory to others."""
     return {**alone(os.environ), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
@@ -97,9 +97,9 @@ def try_out(
         part: its name, in `_parts.run_part`.
         arguments: for the part.
         limit_seconds: the longest time without a new step.
-        as_rank: whether it is this rank of the launch, or a process without launcher.
+        as_rank: whether the process is this rank of the launch, or one without a launcher.
 
-    *On failure* the outcome has the step in which the process ended, and its last words.
+    *On failure* the outcome has the step in which the process ended, and its last output.
     """
     environment = with_home(os.environ) if as_rank else _by_itself()
     with tempfile.TemporaryDirectory(prefix="jdaso-doctor-") as folder:
@@ -122,7 +122,7 @@ def try_out(
 
 
 def _wait(process: subprocess.Popen, notes: Path, limit_seconds: float) -> tuple[str, list[str]]:
-    """Returns how the process ended, empty if well, and the addresses it was waiting for.
+    """Returns how the process ended, empty if normally, and the addresses it was waiting for.
 
     A process that waits in the kernel, for a file server or a driver, cannot be killed and is left.
     """

@@ -156,7 +156,7 @@ def _mpi_library(own: PartProgress) -> Iterator[Finding]:
         return
     yield Finding("MPI library", f"{about['vendor']} {about['version']}", alike=True)
     remedy = (
-        "jdaso talks to MPI from a thread of its own. Do not lower mpi4py.rc.thread_level (or "
+        "jdaso calls MPI from its own thread. Do not lower mpi4py.rc.thread_level (or "
         "MPI4PY_RC_THREAD_LEVEL, MPI4PY_RC_THREADS), or use an MPI library built with threads."
     )
     multiple = about["thread"] == "MULTIPLE"
@@ -186,7 +186,7 @@ def _mpi4jax(own: PartProgress) -> Finding:
     return Finding("mpi4jax", found, False, f"Build it anew: {_REBUILD}.", True)
 
 
-_AFTER_MPI4PY = "Mend mpi4py first, then look again."
+_AFTER_MPI4PY = "Fix mpi4py first, then run the doctor again."
 
 
 def _cuda_aware(own: PartProgress) -> Finding:

@@ -5,10 +5,10 @@ is missing or unreachable gives a line in the report, not a hang. The steps, on 
 
 1. Each sends its findings to every other, and notes which ranks it has received from.
 2. Each sends that list to every rank in it. Rank 0 also gets the findings of ranks whose messages
-   it may have missed. The ranks continue only if each has received from all; all decide it alike.
+   it may have missed. The ranks continue only if each has received from all; all decide alike.
 3. Pairs are measured, one rank from each host, in rounds in which no rank is in two pairs.
-4. The first pair checks whether messages move while nobody calls MPI, and with a thread that does.
-5. The first rank collects the figures, and lets the others go.
+4. The first pair checks whether messages move while nobody calls MPI, and while a thread does.
+5. The first rank collects the figures, then releases the others.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Ranks:
         return tuple(json.loads(self.receive(other, LINK, 80)))
 
     def _one_way(self, other: int, sends: bool, data: memoryview, room: memoryview) -> float:
-        """Returns seconds of one message with its acknowledgement, as this rank sees them."""
+        """Returns seconds of one message with its acknowledgement, as this rank measures them."""
         arriving = None
         if not sends:
             arriving = self._world.Irecv([room, self._mpi.BYTE], other, BULK)
@@ -258,7 +258,7 @@ class Ranks:
         return time.perf_counter() - begin
 
     def _meet(self, other: int) -> None:
-        """Waits until both ranks of a pair are here."""
+        """Waits until both ranks of a pair have arrived."""
         room = bytearray(1)
         self.wait(
             self._world.Irecv([room, self._mpi.BYTE], other, LINK),
@@ -266,9 +266,9 @@ class Ranks:
         )
 
     def _hidden(self, other: int, rate: float) -> dict[str, float]:
-        """Returns the share of a message, each way, that is done after a time without calls of MPI.
+        """Returns the share of a message, each way, that moved in a time without calls to MPI.
 
-        The first rank of the pair decides the message's size and how long it takes.
+        The first rank of the pair decides the message's size and duration.
         """
         size = int(min(max(rate * _LONG_ENOUGH_SECONDS, 2**20), _MOST_BYTES))
         size = int(self._follow(other, self.rank < other, (size,))[0])
@@ -324,7 +324,7 @@ class Ranks:
         return json.loads(self.receive(member, FIGURES, int.from_bytes(size, "big")))
 
     def _patiently(self, request: Any, most: float) -> None:
-        """Waits longer than the limit, but notes each time that it is still waiting."""
+        """Waits longer than the limit, but notes repeatedly that the wait goes on."""
         end = time.monotonic() + most
         while time.monotonic() < end:
             self._begin("waiting for the others' links")

@@ -35,7 +35,7 @@ def gpus(records: Records) -> Iterator[SharedFinding]:
         if not twice:
             yield SharedFinding(Finding("GPUs of the host", "each rank has its own"), tuple(ranks))
         elif all(each == seen[0] for each in seen) and len(seen[0]) >= len(ranks):
-            found = f"{len(seen[0])} for {len(ranks)} ranks; jdaso deals them out"
+            found = f"{len(seen[0])} for {len(ranks)} ranks; jdaso divides them"
             yield SharedFinding(Finding("GPUs of the host", found), tuple(ranks))
         else:
             remedy = (
@@ -139,7 +139,7 @@ def cut_off(
             Finding("messages", f"none between {names} in {limit:g} s", False, ports(mpi))
         )
     if missing and not pairs:
-        found = f"ranks {numbered(missing)} fell silent"
+        found = f"ranks {numbered(missing)} stopped responding"
         yield SharedFinding(Finding("messages", found, False, ports(mpi)))
 
 

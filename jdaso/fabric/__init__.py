@@ -1,7 +1,7 @@
 """Fabrics: clusters emulated on one machine, a model of clusters you do not have, and studies.
 
-The public names stand in ``__init__.pyi``; each is loaded when it is first asked for. So a study,
-the programs of its ranks, and an emulated cluster start without JAX, which only the model needs.
+The public names are listed in ``__init__.pyi``; each is loaded at its first use. So a study, the
+programs of its ranks, and an emulated cluster start without JAX, which only the model needs.
 
 May live here: `_emulate` (hosts and links), `_model` (predictions) and `_study` (measurements). May
 not: training, and pictures (`jdaso.plots`, `jdaso.report`).

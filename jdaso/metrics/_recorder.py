@@ -33,7 +33,7 @@ RESERVED = ("kind", "step", "seconds", "phase", "sync_every", "delay", *Stats._f
 class Recorder:
     """Records this node's run in ``folder/node-00003.jsonl``, one JSON object per line.
 
-    Of a node of several ranks the first one writes. With ``Session(trace=folder)`` the file has
+    In a node of several ranks the first one writes. With ``Session(trace=folder)`` the file has
     the events of the trace too.
 
     A row of kind ``"run"`` comes first; then ``"settings"``, ``"step"``, ``"checkpoint"`` and
@@ -57,7 +57,7 @@ class Recorder:
         ImportError: `tensorboard` is set, but tensorboardX is missing.
 
     On failure: if the folder cannot be written or the disk is full, the log has one warning, and
-    training continues. The file of a killed process is readable up to its last whole line, from
+    training continues. The file of a killed process is readable up to its last whole line, written
     at most half a second before. An exception that leaves the ``with`` block becomes a row of kind
     ``"fault"``.
 

@@ -86,9 +86,9 @@ def fit(
     is that of `jdaso.daso`.
 
     Args:
-        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as for `jax.value_and_grad`; it is
-            traced, never changed. The loss is a mean over the samples of the batch. With a `state`:
-            ``(params, state, batch) -> (loss, (state, aux))``.
+        loss_fn: ``(params, batch) -> loss`` or ``(loss, aux)``, as for `jax.value_and_grad`; the
+            function is traced, never changed. The loss is a mean over the samples of the batch.
+            With a `state`: ``(params, state, batch) -> (loss, (state, aux))``.
         params: tree of floating-point arrays, the same on all nodes (`jdaso.broadcast`).
         optimizer: any optax transformation.
         data: batches of equal shapes, one per step, the share of this node's replica: the same on
@@ -102,13 +102,13 @@ def fit(
         phases: those of `jdaso.daso` between replicas; if None, `jdaso.synchronous` is used.
         schedule: ``"gpipe"``, ``"1f1b"`` or ``"interleaved"``.
         chunks: V, stages per node; at least 2 for ``"interleaved"``.
-        state: the model's, such as the running means of batch normalization.
+        state: the model's state, such as the running means of batch normalization.
         boundaries: where to cut; see `jdaso.pipeline.partition`.
         wire: format of activations between stages: ``"float32"`` or ``"bfloat16"``.
         remat: whether to recompute activations in the backward pass.
         settings: further arguments of `jdaso.daso` or `jdaso.synchronous`.
-        folder: for `jdaso.checkpoint.Checkpoints`, one for each `fit` of a session. A run that
-            is started again continues from the newest one and skips the batches that it has seen;
+        folder: for `jdaso.checkpoint.Checkpoints`, one for each `fit` of a session. A restarted run
+            continues from the newest one and skips the batches that it has seen;
             `jdaso.data.Loader` skips them without reading. None saves nothing.
         every_steps: steps between saves.
         on_step: called after each step with its number, its loss and auxiliary output, the pipeline
@@ -201,7 +201,7 @@ def fit(
             if checkpoints is not None:
                 checkpoints.after(made, position)
         if pipeline is None or position is None:
-            raise ValueError("data gave no batch. Give fit an iterable of batches, one a step.")
+            raise ValueError("data gave no batch. Give fit an iterable of batches, one per step.")
         batches.end(made)
     session.agree("end a fit", [("the number of batches", str(len(losses)))])
     replicas, own, states = pipeline.replicas, position.params, position.state

@@ -54,7 +54,7 @@ class Partitions:
         """Writes `holding.json`; removes remains of runs with other numbers of partitions.
 
         Raises:
-            CheckpointError: the folder's partitions hold other parameters; or as `Checkpoints`.
+            CheckpointError: the folder's partitions hold other parameters; see also `Checkpoints`.
         """
         own = _folder(root, self._grid.partitions)
 
@@ -75,7 +75,7 @@ class Partitions:
     def saves(self, root: Path) -> list[Save]:
         """Returns the steps that all partitions of some number have saved, the newest last.
 
-        Of one step's saves, those of as many partitions as there are now are the best.
+        Among the saves of a step, those with the present number of partitions are preferred.
         """
         found = []
         for folder in root.glob("partitions-*"):

@@ -138,8 +138,8 @@ class Pipeline:
 
         Raises:
             ValueError: the batch differs from the plan's in structure, shape or dtype.
-            NodeError: a node failed, or the nodes differ. While replicas are averaged the text
-                comes, as everywhere, in a `jax.errors.JaxRuntimeError` or a ValueError.
+            NodeError: a node failed, or the nodes differ. While replicas are averaged, the error
+                is, as everywhere, a `jax.errors.JaxRuntimeError` or a ValueError with its text.
         """
         self.session.require_usable()
         self._mail.begin_step(self._steps)
@@ -254,7 +254,7 @@ class Pipeline:
         return jax.device_put(tree, self._sharding(jax.sharding.PartitionSpec()))
 
     def _put_samples(self, array: Any, size: int) -> jax.Array:
-        """Puts an array on this node's devices, its samples shared out if they can be."""
+        """Puts an array on this node's devices, its samples shared out if possible."""
         devices, shape = len(self.session.devices), np.shape(array)
         if devices == 1 or not shape or shape[0] != size or size % devices:
             return self._put(array)

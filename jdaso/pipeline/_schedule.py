@@ -31,7 +31,7 @@ class Schedule:
     No order of these schedules can deadlock, whatever skip connections the model has:
 
     1. Sends are posted and not waited for, and a receive is matched by its tag. So a rank waits
-       only for an action of another rank, and never for a rank to take a message.
+       only for an action of another rank, and never for a rank to receive a message.
     2. Stage s of micro-batch m needs only forward(r, m) of stages r < s; backward(s, m) needs
        only backward(r, m) of stages r > s and its own forward(s, m). Whatever the skips, these
        are among "all earlier stages" and "all later stages", which the chain of neighbors implies.
@@ -73,7 +73,7 @@ class Schedule:
         return self.microbatches / (self.microbatches + (self.ranks - 1) / self.chunks)
 
     def in_flight(self, rank: int) -> list[int]:
-        """Returns the most micro-batches that each stage of a rank holds between passes."""
+        """Returns the maximum of micro-batches that each stage of a rank holds between passes."""
         held, most = [0] * self.chunks, [0] * self.chunks
         for action in self.order[rank]:
             chunk = action.stage // self.ranks
@@ -87,8 +87,8 @@ def make_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> 
 
     Args:
         name: ``"gpipe"``: all forward passes, then all backward ones. ``"1f1b"``: just enough
-            forward passes ahead to keep all ranks busy, then one backward after each forward. It is
-            as fast, but holds at most ``ranks - rank + 1`` micro-batches instead of all.
+            forward passes ahead to keep all ranks busy, then one backward after each forward. This
+            is as fast, but holds at most ``ranks - rank + 1`` micro-batches instead of all.
             ``"interleaved"``: the same with several stages per rank, so that the pipeline fills
             ``chunks`` times as fast.
         ranks: K.
@@ -124,10 +124,10 @@ def _one_forward_one_backward(
 ) -> list[Action]:
     """Rank k makes K - k forward passes before it starts to alternate; the last rank none.
 
-    One less would do if messages took no time. But then rank k's next forward pass, which rank
+    One fewer would do if messages took no time. But then rank k's next forward pass, which rank
     k + 1 waits for, comes after a backward pass that rank k itself waits for: in each turn both
-    ranks idle during two messages. One more pass in stock hides that, until the messages of a step
-    on one link take as long as a pass.
+    ranks idle during two messages. One more pass ahead hides that, until the messages of a step on
+    one link take as long as a pass.
     """
     forward = [Action(False, rank, m) for m in range(microbatches)]
     backward = [Action(True, rank, m) for m in range(microbatches)]
@@ -137,9 +137,9 @@ def _one_forward_one_backward(
 def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> list[Action]:
     """Each group of micro-batches passes through the first chunk, then the second, ...
 
-    Before it alternates, rank k makes ``2 (K - k - 1) + (V - 1) G`` forward passes: until the
-    first micro-batch has come back to it. G is the size of a group: K, as in Megatron-LM, if K
-    divides M. Otherwise groups are larger by as little as possible, the first ones by one more.
+    Before it alternates, rank k makes ``2 (K - k - 1) + (V - 1) G`` forward passes: until the first
+    micro-batch has come back. G is the size of a group: K, as in Megatron-LM, if K divides M.
+    Otherwise groups are larger by as little as possible, the first ones by one more.
     """
     forward, backward = [], []
     groups = max(1, microbatches // ranks)

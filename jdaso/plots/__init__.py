@@ -1,8 +1,8 @@
 """Plots; the only importers of matplotlib (``pip install "jdaso[plots]"``).
 
 May live here: functions that draw what they are given into a file. May not: measuring and
-computing what is drawn: studies and models of `jdaso.fabric` do that (`fabric._study.shown` is the
-door), plans come as arguments.
+computing what is drawn. Studies and models of `jdaso.fabric` do that (`fabric._study.shown` is the
+door); plans come as arguments.
 """
 
 from ._plan import StageBar as StageBar

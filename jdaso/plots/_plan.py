@@ -19,7 +19,7 @@ class StageBar(NamedTuple):
 
 @runtime_checkable
 class Staged(Protocol):
-    """A model cut into stages, as `jdaso.pipeline.Plan`."""
+    """A model cut into stages, such as `jdaso.pipeline.Plan`."""
 
     @property
     def stages(self) -> Sequence[Any]:
@@ -55,7 +55,7 @@ def draw_plan(plan: Staged, path: str | Path) -> None:
 
     Raises:
         ImportError: matplotlib is missing.
-        ValueError: matplotlib does not know the ending.
+        ValueError: matplotlib does not support the ending.
     """
     total = sum(cost.total for cost in plan.costs) or 1.0
     columns = zip(plan.stages, plan.costs, plan.parameters, strict=True)
@@ -86,7 +86,7 @@ def draw_stages(
     Raises:
         ImportError: matplotlib is missing.
         ValueError: there are no stages, a row of `traffic` names a missing stage, or matplotlib
-            does not know the ending.
+            does not support the ending.
     """
     import matplotlib
 
@@ -165,7 +165,7 @@ def draw_schedule(
 
     Raises:
         ImportError: matplotlib is missing.
-        ValueError: the order does not end, or matplotlib does not know the ending.
+        ValueError: the order deadlocks, or matplotlib does not support the ending.
     """
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""Plots of the speed on more and more nodes, by the model of `jdaso.fabric`."""
+"""Plots of the speed against the number of nodes, by the model of `jdaso.fabric`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plot_scaling(
 
     Raises:
         ImportError: matplotlib is missing.
-        ValueError: matplotlib does not know the ending.
+        ValueError: matplotlib does not support the ending.
     """
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""Pictures of a study for papers: curves with their 5 and 95 %, and ratios with their intervals."""
+"""Pictures of a study for papers: curves with their 5 to 95 % bands, and ratios with intervals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plot_study(
     Args:
         studies: name -> launches.
         verdicts: name -> verdicts.
-        folder: for the files; it is made.
+        folder: for the files; created if missing.
 
     Returns:
         The files written.

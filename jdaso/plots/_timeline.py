@@ -22,7 +22,7 @@ def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
 
     Raises:
         ImportError: matplotlib is missing.
-        ValueError: there are no events, or matplotlib does not know the ending.
+        ValueError: there are no events, or matplotlib does not support the ending.
     """
     import matplotlib
 

@@ -1,7 +1,7 @@
 """Charts that Bokeh draws in the browser: lines with bands, marks, a legend of switches, tables.
 
 The only importer of Bokeh (``pip install "jdaso[report]"``). Colours stand out on light and on
-dark ground; ``style.css`` sets the colours of axes and grids.
+dark backgrounds; ``style.css`` sets the colours of axes and grids.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ChartLine(NamedTuple):
         label: for the legend.
         style: a number that gives its colour and dash.
         points: its points; a pale band lies between the least and the largest.
-        stairs: whether a number stays until it changes.
+        stairs: whether the line stays at a number until the next one.
     """
 
     label: str
@@ -65,7 +65,7 @@ def library() -> str:
 
 
 def lines_of(data: Iterable[tuple[str, int, np.ndarray, np.ndarray]]) -> list[ChartLine]:
-    """Makes lines from (label, style, x, y), without those that have no number."""
+    """Makes lines from (label, style, x, y), without those that have no numbers."""
     made = [ChartLine(label, style, thin(x, y)) for label, style, x, y in data]
     return [line for line in made if line.points.x.size]
 
@@ -190,7 +190,7 @@ def figure(
 
 
 def dash_of(style: int) -> list[int]:
-    """Returns the dash of a line: another for each colour, and again for more lines than these."""
+    """Returns the dash of a line: one for each colour, and others when the colours repeat."""
     return DASHES[(style + style // len(COLOURS)) % len(DASHES)]
 
 
@@ -209,7 +209,7 @@ def patch(colour: str, **look: Any) -> Element:
 def numbers(
     title: str, plot: Plot, lines: Sequence[ChartLine], names: Names = NAMES, rows: int = 9
 ) -> list[Element]:
-    """Makes the chart's tables, for readers who cannot see it: at most `rows` points of each."""
+    """Makes a chart's tables, for readers who cannot see charts: at most `rows` points of each."""
     made, head = [], [plot.xaxis[0].axis_label, *names]
     for line in lines:
         points = np.stack(line.points, axis=1)

@@ -93,10 +93,10 @@ def draw_bars(plot: Plot, rows: Mapping[str, Sequence[Bar]], begin: float) -> li
 
 
 def cycle_of(bars: Sequence[Bar]) -> tuple[float, float] | None:
-    """Returns the begin and end of one cycle: two starts of one fragment, with a margin.
+    """Returns the start and end of one cycle: two starts of one fragment, with a margin.
 
-    Of the cycles that the first node recorded this is the one of median length; without exchanges,
-    blocking means are used.
+    Of the first node's cycles, this is the one of median length; without exchanges, blocking means
+    are used.
     """
     for name in ("exchange", "mean"):
         some = [bar for bar in bars if bar.name == name]

@@ -37,7 +37,7 @@ def _append(parent: Element, child: Child) -> None:
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Element:
-    """Makes a table whose first column names its rows; a wide one scrolls, also by keys."""
+    """Makes a table whose first column names its rows; a wide one scrolls, also by keyboard."""
     made = element(
         "table",
         element("caption", caption),

@@ -1,4 +1,4 @@
-"""The starts of a run on one node, joined: repeated steps count once, seconds and totals go on."""
+"""The starts of a run on one node, joined: repeated steps count once, totals continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Node:
         header: the row of kind "run" of the last start, with the settings that came after it.
         starts: number of times that the run was started.
         columns: by the names of the rows of kind "step", a float64 for each step, NaN if a row
-            has no such number. Steps rise. Totals and seconds continue across restarts.
+            has no such number. Steps increase. Totals and seconds continue across restarts.
         phases: the phase of each step, "" if not known.
         marks: checkpoints and faults.
         events: the latest of the session's timeline, in seconds since the run began.
@@ -72,7 +72,7 @@ def of_latest_run(parts: list[RunPart]) -> list[RunPart]:
 
 
 def join(parts: list[RunPart], zero: float) -> Node:
-    """Joins several starts to one run; repeated steps count as in their last repetition."""
+    """Joins several starts into one run; repeated steps count as in their last repetition."""
     kept: list[dict[str, np.ndarray]] = []
     phases: list[str] = []
     marks: list[Mark] = []
@@ -106,7 +106,7 @@ def join(parts: list[RunPart], zero: float) -> Node:
             for name in TOTALS
         }
         if k < len(parts) - 1 and not part.ended and not _told(part):
-            text = "the process ended without a word, and was started again"
+            text = "the process ended without a report, and was restarted"
             marks.append(Mark("fault", part.node, part.last_step, offset, text))
     names = dict.fromkeys(name for columns in kept for name in columns)
     empty = lambda columns: np.full(len(columns["step"]), np.nan)  # noqa: E731
@@ -122,7 +122,7 @@ def join(parts: list[RunPart], zero: float) -> Node:
 
 
 def forget(parts: list[RunPart], starts: list[RunPart]) -> None:
-    """Drops steps of a node that a later start repeated without it."""
+    """Drops steps of a node that a later start repeated without that node."""
     last = parts[-1]
     later = [
         start

@@ -45,7 +45,7 @@ def make_page(runs: Sequence[Run], title: str = "jdaso report") -> str:
 
 @contextlib.contextmanager
 def needing_bokeh() -> Iterator[None]:
-    """Imports inside of it need Bokeh.
+    """Context of imports that need Bokeh.
 
     Raises:
         ImportError: Bokeh is missing.

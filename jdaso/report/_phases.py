@@ -68,7 +68,7 @@ def stairs(x: np.ndarray, y: np.ndarray) -> Thinned:
 
 
 def phase_spans(node: Node) -> list[tuple[str, float, float]]:
-    """Returns name, begin and end in seconds of each stretch of a phase."""
+    """Returns name, start and end in seconds of each stretch of a phase."""
     spans: list[tuple[str, float, float]] = []
     begin = 0.0
     for name, seconds in zip(node.phases, node.columns["seconds"].tolist(), strict=True):

@@ -21,7 +21,7 @@ class Mark(NamedTuple):
 
     Attributes:
         kind: "checkpoint" or "fault".
-        node: the node it happened on.
+        node: the node of the event.
         step: completed updates; None if not known.
         seconds: since the run began.
         text: description of the event.
@@ -92,7 +92,7 @@ class RunPart:
 
 
 def _take(row: Any, parts: list[RunPart]) -> None:
-    """Adds a row to the part it belongs to."""
+    """Adds a row to the part that the row belongs to."""
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")
     kind = row.get("kind")

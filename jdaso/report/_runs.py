@@ -10,7 +10,7 @@ from .._launch.paths import local_folder
 from ._joined import Node, forget, join, of_latest_run
 from ._rows import read_parts
 
-_CLOCKS_APART_SECONDS = 60.0  # the most between clocks, or starts, of nodes
+_CLOCKS_APART_SECONDS = 60.0  # the largest difference of nodes' clocks, or starts
 
 
 class ReportError(Exception):

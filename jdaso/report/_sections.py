@@ -83,7 +83,7 @@ def _there(charts: Iterable[Element | None]) -> list[Element]:
 
 
 def grid(charts: Sequence[Element]) -> list[Element]:
-    """Makes a grid of charts, as many beside each other as there is place for."""
+    """Makes a grid of charts, as many side by side as fit."""
     return [element("div", charts, class_="charts")] if charts else []
 
 

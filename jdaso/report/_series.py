@@ -18,7 +18,7 @@ class Thinned(NamedTuple):
     """A series in a limited number of bins.
 
     Attributes:
-        x: the mean place in each bin, rising.
+        x: the mean place in each bin, increasing.
         low: the least number in each bin.
         mean: the mean of each bin.
         high: the largest number in each bin.
@@ -37,9 +37,9 @@ def thin(x: Series, y: Series, bins: int = BINS) -> Thinned:
     series with no more points than bins is unchanged. Numbers that are not finite are left out.
 
     Args:
-        x: the places, not falling.
+        x: the places, not decreasing.
         y: the numbers.
-        bins: the most bins in the result.
+        bins: the largest number of bins in the result.
     """
     finite = np.isfinite(x) & np.isfinite(y)
     x, y = x[finite], y[finite]
@@ -58,7 +58,7 @@ def thin(x: Series, y: Series, bins: int = BINS) -> Thinned:
 
 
 def over_nodes(run: Run, names: tuple[str, ...]) -> dict[str, Series]:
-    """Returns columns averaged over the nodes with a row of a step; NaN if no node has one."""
+    """Returns columns averaged over the nodes that have a step's row; NaN if no node has one."""
     steps = np.concatenate([node.columns["step"] for node in run.nodes])
     unique, place = np.unique(steps, return_inverse=True)
     found = {"step": unique}

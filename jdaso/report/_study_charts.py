@@ -24,7 +24,7 @@ def chart_of(chart: Chart) -> Element:
     """Draws curves."""
     options = {f"{axis}_axis_type": "log" for axis in chart.log}
     plot = new_plot(chart.x_label, chart.y_label, **options)
-    if chart.log == "x":  # its levels are a few rates, near each other
+    if chart.log == "x":  # levels of x are a few rates, near each other
         plot.xaxis[0].update(ticker=few_ticks())
     if "y" in chart.log:
         plot.yaxis[0].update(formatter=BasicTickFormatter())
@@ -39,7 +39,7 @@ def ratio_chart(numbered: Sequence[tuple[str, Verdict]], title: str) -> Element 
     """Draws the ratios of two levels as dots on their intervals; None if there are no ratios.
 
     Args:
-        numbered: the number of each in the table of verdicts, and the verdict, of one pair.
+        numbered: number in the table of verdicts, and verdict, all of one pair of levels.
         title: of the chart.
     """
     known = [(number, one) for number, one in numbered if one.ratio.replicates > 1]

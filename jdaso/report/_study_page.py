@@ -39,12 +39,12 @@ MEANING = (
 def make_study_page(
     studies: Studies, findings: Findings, verdicts: Verdicts, title: str = "jdaso study"
 ) -> str:
-    """Makes one HTML page about a study, or several beside each other; it loads nothing.
+    """Makes one HTML page about a study, or several side by side; the page loads nothing.
 
     Args:
         studies: name -> launches, from `read_launches`.
         findings: name -> answers on the study's claims.
-        verdicts: name -> verdicts; none of a study with one level of what is compared.
+        verdicts: name -> verdicts; none for a study with one level of the compared factor.
         title: of the page.
 
     Raises:

@@ -24,7 +24,7 @@ _MOST_ROWS = 400
 _MOST_LETTERS = 400
 
 Question = tuple[Key, str]
-"""A setting and two levels: the same question may have been asked by several studies."""
+"""A setting and two levels: several studies may have asked the same question."""
 
 
 def questions(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[Question, dict[str, Verdict]]:
@@ -115,7 +115,7 @@ def _parts(split: Split | None) -> list[str]:
 
 
 def failure_table(study: str, launches: Sequence[MeasuredLaunch]) -> Element | None:
-    """Makes the table of launches without numbers, with their last words; None if all went well."""
+    """Makes the table of launches without numbers, with their last output; None without any."""
     bad = [one for one in launches if one.status != "ok"]
     if not bad:
         return None

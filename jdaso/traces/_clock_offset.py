@@ -48,7 +48,7 @@ def measure(
     Args:
         comm: an mpi4py communicator of all nodes, used for nothing else.
         check: called while waiting; its errors are passed on.
-        limit_seconds: the longest time that this node spends on it.
+        limit_seconds: the longest time that this node spends on the measurement.
         clock: this node's clock, in seconds.
 
     Returns:

@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 _SHORTEST_SECONDS = 2e-5
-"""Shorter intervals lie between two calls of the host, and are no work of a device."""
+"""Shorter intervals lie between two calls to the host, and are not work of a device."""
 
 
 class _Stand(NamedTuple):
@@ -21,7 +21,7 @@ class _Stand(NamedTuple):
 
 
 Stretch = tuple[str, int, float, float]
-"""Name, step, begin and end in seconds."""
+"""Name, step, start and end in seconds."""
 
 
 class Stretches:
@@ -52,12 +52,12 @@ class Stretches:
         found: list[Stretch] = []
         for stand in sorted(stands, key=lambda stand: stand.begin_seconds):
             begin, end = max(stand.begin_seconds, since), min(stand.end_seconds, now)
-            # A merge begins with a wait, apart from the time before that wait.
+            # A merge begins with a wait: the time up to a standstill counts as waiting.
             found.append(("wait" if name == "merge" else name, step, since, begin))
             shown = stand.device == device
             found.append((stand.name, stand.step, end if shown else begin, end))
             since = max(since, end)
         found.append((name, step, since, now))
-        if first:  # the begin of a device's first activity is unknown
+        if first:  # the start of a device's first activity is unknown
             found = found[1:-1:2]
         return [stretch for stretch in found if stretch[3] - stretch[2] >= _SHORTEST_SECONDS]

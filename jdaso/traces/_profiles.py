@@ -1,4 +1,4 @@
-"""The profile of a node by `jax.profiler`, on the clock of the node's trace."""
+"""The profile of a node from `jax.profiler`, on the clock of the node's trace."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Profile:
         try:
             self._rows = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
-            raise TraceError(f"{path} is no profile of jax.profiler.trace ({error}).") from error
+            raise TraceError(f"{path} is not a profile of jax.profiler.trace ({error}).") from error
         times = [row for row in self._rows if row.get("name") == ANNOTATION and "args" in row]
         if not times:
             raise TraceError(
-                f"{path} holds no time of jdaso's, so its clock is unknown. Profile at least one "
-                "step while a jdaso.Session(trace=...) is open."
+                f"{path} has no timestamps from jdaso, so its clock is unknown. Profile at least "
+                "one step while a jdaso.Session(trace=...) is open."
             )
         self.node = int(times[0]["args"]["node"])
         offsets = [float(row["args"]["nanoseconds"]) / 1e3 - row["ts"] for row in times]

@@ -14,7 +14,7 @@ from ._chrome_format import Row
 from ._timeline import Event, hidden_share
 
 KINDS = tuple(f'{{"kind":"{kind}"' for kind in ("trace", "event", "clock"))
-"""Begins of a trace's rows in a node's file, which may hold rows of `jdaso.metrics` too."""
+"""Beginnings of a trace's rows in a node's file, which may hold rows of `jdaso.metrics` too."""
 
 
 class TraceError(ValueError):
@@ -29,8 +29,8 @@ class NodeTrace(NamedTuple):
         host: its host.
         closed: whether its session ended; otherwise it was killed, or still runs.
         bound_seconds: the largest error of its clock against node 0's, as measured; infinite if
-            it was not measured. If the session did not end, it was measured only at the begin.
-        events: in the order of their begin; in seconds of node 0's clock since node 0 began.
+            not measured. If the session did not end, the error was measured only at the start.
+        events: in the order of their starts; in seconds of node 0's clock since node 0 began.
         clock: converts seconds of the node's file to these seconds.
     """
 
@@ -75,7 +75,7 @@ class Trace(NamedTuple):
 def read(folder: str | Path) -> Trace:
     """Reads the trace in a folder.
 
-    Between a session's begin and end a clock is assumed to run evenly: the drift measured at the
+    Between a session's start and end a clock is assumed to run evenly: the drift measured at the
     end is spread linearly. Rows that are not complete are left out, and so are earlier runs and
     nodes that took no part in the latest one.
 
@@ -135,7 +135,7 @@ def _event(row: Row, clock: Callable[[float], float]) -> Event:
 
 
 def _clock(drift: Row) -> Callable[[float], float]:
-    """Returns a function from a file's seconds, right at the begin, to node 0's seconds."""
+    """Returns a function from a file's seconds, correct at the start, to node 0's seconds."""
     begin, end = drift.get("begin", 0.0), drift.get("end", 0.0)
     if end <= begin:
         return lambda seconds: seconds

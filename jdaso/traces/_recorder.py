@@ -17,18 +17,18 @@ from ._writer import Row, Writer, own_path
 log = logging.getLogger("jdaso")
 
 _START_SECONDS, _END_SECONDS = 10.0, 2.0
-"""Limits for comparing the nodes' clocks at the begin and at the end."""
+"""Limits for comparing the nodes' clocks at the start and at the end."""
 
 _CLOSE_SECONDS = 10.0
 
 
 class TraceRecorder:
-    """The trace of one node, from its session's begin to its `close`; `jdaso.metrics` adds rows.
+    """The trace of one node, from its session's start to its `close`; `jdaso.metrics` adds rows.
 
-    Of a node of several ranks, that of the first.
+    In a node of several ranks, that of the first.
 
     Times are seconds of node 0's clock since node 0 began, as far as the clocks are known at the
-    begin; the last row gives their drift since then.
+    start; the last row gives their drift since then.
 
     On failure: the first failed write is logged, and training goes on.
 

@@ -20,15 +20,15 @@ class Event(NamedTuple):
             "exchange" (or "mean", if a step waits for it), from the start to the result; "chunk",
             a part of it in flight. "checkpoint". If a trace is recorded also "compute", "pack" and
             "merge" of each local device. Or any name given to `Timeline.record`.
-        step: completed updates at its begin.
+        step: completed updates at its start.
         begin_seconds: on the clock `time.perf_counter`.
         end_seconds: on the same clock.
         lane: its row in a plot, in which no two events cross: "steps", "device 0", "exchange",
             "worker 0", "checkpoint".
-        chunk: the part of the exchange; None if it does not concern a single part.
+        chunk: the part of the exchange; None if the event does not concern a single part.
         size_bytes: the bytes that were copied, sent or written; None if there are none.
-        of: the exchange to which it belongs, ``"channel.ticket"``, the same on all nodes; None if
-            it belongs to none.
+        of: the exchange that the event belongs to, ``"channel.ticket"``, the same on all nodes;
+            None if there is none.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Stats(NamedTuple):
         blocking_means: means for which a step waited.
         bytes_sent: bytes that this node sent over the network, for both.
         exchange_seconds: sum over exchanges of the time from the start to the result.
-        lost_seconds: the part of it in which the step stood still, copying out or waiting.
+        lost_seconds: the part of that time in which steps stood still, copying out or waiting.
         blocking_seconds: time in blocking means.
     """
 
@@ -111,7 +111,7 @@ class Timeline:
 
     Attributes:
         events: the latest 4096, in the order of their ends.
-        sink: is called with each event too; None if no trace is recorded.
+        sink: called with each event too; None if no trace is recorded.
     """
 
     def __init__(self, keep: int = 4096):
@@ -164,7 +164,7 @@ class Timeline:
         Args:
             name: the reason, "wait" or "mean".
             step: completed updates.
-            begin_seconds: the begin of the standstill.
+            begin_seconds: the start of the standstill.
             device: the device whose lane already shows it; None for none.
         """
         if self.sink is not None:
@@ -173,7 +173,7 @@ class Timeline:
     def mark(self, name: str, step: int, device: int) -> None:
         """Notes a local device's activity since its last mark, "compute", "pack" or "merge".
 
-        Times in which it stood still are recorded separately.
+        Its standstills are recorded separately.
         """
         for what, at, begin, end in self._stretches.mark(name, step, device, time.perf_counter()):
             self._keep(Event(what, at, begin, end, f"device {device}"))

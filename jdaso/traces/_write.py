@@ -21,7 +21,7 @@ def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:
         profiles: profiles of some of them, recorded by `jax.profiler` during the trace.
 
     Returns:
-        The rows; times are microseconds of node 0's clock since it began.
+        The rows; times are microseconds of node 0's clock since node 0 began.
 
     Raises:
         TraceError: a profile contains no time that shows its clock.
@@ -39,7 +39,7 @@ def merge(trace: Trace, profiles: Iterable[Profile] = ()) -> list[Row]:
 
 
 def untangled(events: Iterable[Event]) -> Iterator[Event]:
-    """Events in the order of their begin; events that would cross in a lane get a further lane.
+    """Events in the order of their starts; events that would cross in a lane get a further lane.
 
     Two threads of a device may copy at the same time, and Perfetto draws the bars of a lane beside
     or within each other. Times are compared in nanoseconds, as stored in the file.

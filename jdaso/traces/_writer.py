@@ -38,7 +38,7 @@ def path_of(folder: str | os.PathLike[str], node: int) -> Path:
 def own_path(folder: str | os.PathLike[str], topology: Topology) -> Path:
     """Returns the path of this rank's file: its node's, or none (``/dev/null``).
 
-    Of a node of several ranks the first one records: they go through the same steps.
+    In a node of several ranks only the first records, since all go through the same steps.
     """
     return path_of(folder, topology.node) if topology.place == 0 else Path(os.devnull)
 
@@ -160,7 +160,7 @@ class Writer:
                 return None
             try:
                 value = np.asarray(value)
-            except Exception as error:  # its step failed, or it was donated
+            except Exception as error:  # its step failed, or the array was donated
                 self._warn(error)
                 return None
         return plain(value)
@@ -182,7 +182,7 @@ def is_ready(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Returns a NumPy scalar as Python's; numbers that JSON lacks by name: "NaN", "Infinity"."""
+    """Returns a NumPy scalar as Python's; numbers that JSON lacks as names: "NaN", "Infinity"."""
     if isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value).reshape(())
         if value.dtype.kind not in "biu" and value.dtype.itemsize <= 4:

@@ -4,11 +4,11 @@ JAX's own callbacks put the number of a Python function of *this* process into t
 its compilation cache leaves such programs out. Here the program names the function by a string that
 another start of the same program gives to the same function, and is kept in the cache.
 
-Rule 1: only `host_call` depends on the way of a call (`Session.close` drops functions).
-Rule 2: where the handler cannot be built there is `None` and a reason in the log, never an error.
+Rule 1: only `host_call` depends on how a call is made (`Session.close` drops functions).
+Rule 2: a handler that cannot be built gives `None` and a reason in the log, never an error.
 
 `call.cc` is the handler, `library` compiles and loads it, `functions` has the functions by name;
-`copying` copies large arrays by several threads, `on_device` those that a call left on a GPU;
-`pinned` has memory that a GPU copies to and from fast, `aligned` memory that JAX does not copy;
-`mixing` has the sum of a checksum.
+`copying` copies large arrays with several threads, `on_device` those that a call left on a GPU;
+`pinned` provides memory that a GPU copies to and from fast, `aligned` memory that JAX does not
+copy; `mixing` computes the sum of a checksum.
 """

@@ -1,4 +1,4 @@
-"""Memory of the host that JAX takes as an array without a copy."""
+"""Host memory that JAX takes as an array without a copy."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 ALIGNMENT = 64
-"""Bytes. JAX copies an array of NumPy's whose address is no multiple of it, and large ones from
-`numpy.zeros` never have such an address."""
+"""Bytes. JAX copies a NumPy array whose address is not a multiple of this; the address of a large
+one from `numpy.zeros` never is."""
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Any numbers, as `numpy.empty` gives them, at an address that JAX takes as it is."""
+    """An array like that of `numpy.empty`, at an address that JAX takes without a copy."""
     return _aligned(np.empty, shape, dtype)
 
 
 def zeros(shape: int | tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros, as `numpy.zeros` gives them, at an address that JAX takes as it is.
+    """An array like that of `numpy.zeros`, at an address that JAX takes without a copy.
 
-    Whoever puts them on a CPU device must not write to them while a program reads them.
+    Do not write to an array on a CPU device while a program reads it.
     """
     return _aligned(np.zeros, shape, dtype)
 

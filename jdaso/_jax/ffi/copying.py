@@ -1,6 +1,6 @@
-"""Copies of large arrays on the host, by several threads.
+"""Copies of large arrays on the host, with several threads.
 
-One thread copies some 7 GB/s. A GPU's link moves 45, and training stands still meanwhile.
+One thread copies some 7 GB/s. A GPU's link moves 45, and training waits meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 """A target and its source, of one shape."""
 
 SHARE_BYTES = 2**21
-"""The least that is worth a thread: it takes some 0.3 ms."""
+"""The least number of bytes worth a thread, which copies them in some 0.3 ms."""
 _PIECE_BYTES = 2**20
 _MOST_THREADS = 8
 
@@ -36,7 +36,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def copy_all(pairs: Sequence[tuple[np.ndarray, np.ndarray | OnDevice]]) -> None:
-    """Copies each source to its target, with conversions between floats as `numpy.copyto`.
+    """Copies each source to its target, with conversions between floats like `numpy.copyto`.
 
     Sources in a GPU's memory are copied first, see `copy_out`.
     """
@@ -62,7 +62,7 @@ def _copy_on_host(pairs: Sequence[Pair]) -> None:
 
 
 def shares(pairs: Sequence[Pair], count: int) -> list[list[Pair]]:
-    """Divides copies into so many shares of about equal size; large arrays are cut."""
+    """Divides copies into `count` shares of about equal size; large arrays are cut."""
     total, done = sum(target.nbytes for target, _ in pairs), 0
     found: list[list[Pair]] = [[] for _ in range(count)]
     for piece in _pieces(pairs):

@@ -1,4 +1,4 @@
-"""Python functions that compiled steps call by name; `call.cc` has the other end."""
+"""Python functions that compiled steps call by name; `call.cc` is the other end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ArrayType(NamedTuple):
 
 
 class _Function:
-    """A function with the arrays that it takes and gives."""
+    """A function with the arrays that it takes and returns."""
 
     def __init__(
         self, call: Callable[..., Any], operands: Sequence[ArrayType], results: Sequence[ArrayType]
@@ -56,9 +56,9 @@ class _Function:
         self._lent: list[np.ndarray] = []  # read by the step after the call
 
     def __call__(self, count: int, address: int) -> None:
-        """Calls it on the arrays whose addresses and sizes are at an address.
+        """Calls the function on the arrays whose addresses and sizes are stored at `address`.
 
-        The address of a result in pinned memory is written there, others are copied.
+        The address of a result in pinned memory is written there; other results are copied.
         """
         numbers = self._numbers.from_address(address) if count == self._numbers._length_ else None
         given = [] if numbers is None else numbers[:]
@@ -95,7 +95,7 @@ class _Function:
 
 
 def _array(about: ArrayType, memory: Any, size: int, address: int) -> Any:
-    """An operand or result at an address; negative sizes are those of a GPU's memory."""
+    """An operand or result at an address; a negative size means a GPU's memory."""
     if size < 0:
         return OnDevice(about.shape, about.dtype, address)
     if size == 0:
@@ -122,7 +122,7 @@ _held: dict[int, list[bytes]] = {}
 
 
 def name_of(call: Callable[..., Any]) -> str:
-    """The name of a function in its source, also of one that is wrapped or partly applied."""
+    """A function's name in its source, even if the function is wrapped or partially applied."""
     while True:
         if isinstance(call, functools.partial):
             call = call.func
@@ -139,19 +139,19 @@ def add(
     results: Sequence[ArrayType],
     holder: object = None,
 ) -> str:
-    """Keeps a function and returns the name by which steps call it.
+    """Stores a function and returns the name by which steps call it.
 
-    The name is the label and its number in order: 0 for the first function of that label. A start
+    The name is the label and a running number, 0 for the first function with that label. A restart
     of the same program that compiles its steps in the same order gives the same names. Another
-    order gives other names, and so another program: it is compiled, never mistaken.
+    order gives other names, and so another program, which is compiled anew.
 
     Args:
         label: stable between starts.
-        call: takes NumPy arrays, or `OnDevice` for what is left on a GPU, of which it must not keep
-            or write any; returns a sequence.
+        call: takes NumPy arrays, or `OnDevice` for those left on a GPU, and must neither keep nor
+            change them; returns a sequence.
         operands: the arrays that it takes.
         results: the arrays that it returns.
-        holder: the function is kept until `forget` is called with it; otherwise for ever.
+        holder: the function is kept until `forget` is called with this object; otherwise for ever.
     """
     with _lock:
         name = f"{label} #{_used[label]}"
@@ -172,7 +172,7 @@ class Callee:
     name: str | None = None
 
     def name_for(self, operands: Sequence[Any], results: Sequence[Any]) -> str:
-        """The name in programs, the same in all that this function is compiled to.
+        """The function's name, the same in all programs that it is compiled into.
 
         Operands and results are anything with a shape and a dtype.
         """
@@ -208,7 +208,7 @@ def entry(name: bytes, count: int, arrays: int, text: int, room: int) -> int:
         function(count, arrays)
         return _DONE
     except BaseException:
-        # The end of a long text has the exception itself.
+        # The end of a long text holds the exception itself.
         told = traceback.format_exc().encode(errors="replace")[1 - room :] + b"\0"
         ctypes.memmove(text, told, len(told))
         return _FAILED

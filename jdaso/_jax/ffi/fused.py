@@ -1,6 +1,6 @@
 """Loops of the handler's library: numbers on their way to a wire and back, one pass each.
 
-`fused.h` has the other end. Arrays lie in one piece, rows of a wire but for what follows them.
+`fused.h` is the other end. Arrays are contiguous; rows of a wire may be followed by other data.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def encode(
         node: the row of `residual`.
         sent: see `lost`.
         kept: see `lost`.
-        error: takes what the wire loses.
-        fed: takes what is added, zeros without `lost`.
+        error: receives what the wire loses.
+        fed: receives what is added; zeros without `lost`.
     """
     weights = None if weight is None else np.array(weight, np.float32)
     _call(
@@ -116,10 +116,10 @@ def total(
 
     Args:
         wire: the wire's name.
-        width: how many numbers a row has.
+        width: the count of numbers in a row.
         rows: of the wire's dtype, one for each node; they may be longer.
-        encoded: takes the encoded sum.
-        residual: float32 ``[width]``, takes what the wire loses of it.
+        encoded: receives the encoded sum.
+        residual: float32 ``[width]``, receives what the wire loses of the sum.
     """
     given = rows.ctypes.data, encoded.ctypes.data, _address(residual)
     _call("total", _Summing(_shape(wire, (len(rows), width), rows), *given))
@@ -146,9 +146,9 @@ def mean(
         anchor: float32 like the numbers; None for zeros.
         factor: see above.
         nodes: see above.
-        mean: takes it.
-        numbers: takes it too, or ``mean - numbers``.
-        subtracts: whether it takes the difference.
+        mean: receives the mean.
+        numbers: receives the mean too, or ``mean - numbers``.
+        subtracts: whether `numbers` receives the difference.
     """
     _call(
         "mean",

@@ -28,10 +28,10 @@ TARGET = "jdaso_call"
 """The handlers' name in compiled programs."""
 
 CHAIN = "jdaso_chain"
-"""The same of the handler in `chain.h`, for programs of one CPU device."""
+"""The same for the handler in `chain.h`, for programs of one CPU device."""
 
 COMPILE_SECONDS = 120.0
-"""Limit of the compiler; it takes some 7 s."""
+"""Time limit of the compiler, which takes some 7 s."""
 
 SWITCH = "JDASO_FFI"
 _FILES = ("call.cc", "chain.h", "fused.h", "mixing.h")
@@ -40,8 +40,8 @@ _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 _HANDLERS = {"cpu": "JdasoCallCpu", "CUDA": "JdasoCallCuda"}
 # By platform, as JAX names it when it lowers. A call on whole arrays of several devices is made by
-# one of them. XLA's partitioner lets only JAX's callbacks be so, which it knows by these names:
-# those of a former interface, for which jaxlib has no handlers any more.
+# one of them. XLA's partitioner allows this only for JAX's callbacks, which it recognizes by these
+# names: those of a former interface, for which jaxlib no longer has handlers.
 _CALLED_ONCE = {"cpu": "xla_python_cpu_callback", "cuda": "xla_python_gpu_callback"}
 
 log = logging.getLogger("jdaso")
@@ -49,11 +49,11 @@ _lock = threading.Lock()
 
 
 class _UnavailableError(Exception):
-    """The library cannot be had; the text is the reason."""
+    """The library is unavailable; the text is the reason."""
 
 
 def target(platforms: Sequence[str], devices: int) -> str | None:
-    """Returns the handler's name in programs; builds it at the first use. None if there is none.
+    """Returns the handler's name in programs, None if there is none; builds it at the first use.
 
     Args:
         platforms: those that a program is lowered for.
@@ -93,7 +93,7 @@ def has_fused(wire: str) -> bool:
 
 
 def host_memory(size: int, dtype: np.dtype) -> np.ndarray:
-    """Zeros on the host; in pinned memory if JAX computes on an NVIDIA GPU and it can be had."""
+    """Zeros on the host; in pinned memory, if available, where JAX computes on an NVIDIA GPU."""
     (device, *_) = jax.local_devices()
     if device.platform != "gpu" or target(["cuda"], 1) is None:
         return aligned.zeros(size, dtype)
@@ -132,7 +132,7 @@ def _register() -> bool:
 
 @functools.cache
 def _allocator() -> tuple[Any, Any]:
-    """The library's functions that take and give pinned memory."""
+    """The library's functions that allocate and free pinned memory."""
     library = _load()
     pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     take = _function(library, "jdaso_take_pinned", pointer, count, number)
@@ -163,7 +163,7 @@ def _load() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="jdaso-") as private:
         library = Path(private) / name
         _compile(compiler, library)
-        return ctypes.CDLL(str(library))  # it stays mapped when the file is gone
+        return ctypes.CDLL(str(library))  # the library stays mapped without its file
 
 
 def cache_folder() -> Path:
@@ -182,7 +182,7 @@ def _key(compiler: str) -> str:
 
 
 def _compile(compiler: str, library: Path) -> None:
-    """Compiles to a file of its own, then renames it: ranks that start together do not meet."""
+    """Compiles to a file of its own, then renames it: ranks that start together do not collide."""
     number, made = tempfile.mkstemp(prefix=f"{library.stem}-", suffix=".so", dir=library.parent)
     os.close(number)
     try:

@@ -1,7 +1,8 @@
 """A checksum's sum over the words of an array on the host.
 
-By the handler's library once it is loaded: one call without Python's lock. NumPy makes nine calls
-for each part, and threads that make thousands of them hold up the one that runs the steps.
+Computed by the handler's library once that is loaded: one call without Python's lock. NumPy needs
+nine calls for each part, and threads that make thousands of them hold up the one that runs the
+steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operands that a call leaves in a GPU's memory, for the function to copy where it needs them.
 
-So large numbers cross the link once, to where they stay; otherwise the handler copies them to
-memory of its own, and the function once more, at the speed of the host.
+So large operands cross the link once, to where they stay; otherwise the handler copies them to its
+own memory, and the function copies them again, at the speed of the host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OnDevice:
 
     @property
     def size(self) -> int:
-        """The count of its numbers."""
+        """The count of numbers."""
         return math.prod(self.shape)
 
     @property
@@ -60,7 +60,7 @@ class OnDevice:
 
 
 def copy_out(copies: Sequence[Copy]) -> None:
-    """Copies to the host, and waits for it. To be called in the thread of the call.
+    """Copies to the host and waits until it is done; must run in the thread of the call.
 
     Raises:
         RuntimeError: CUDA's driver failed, or no call of a step is running in this thread.
@@ -99,7 +99,7 @@ def copy_by(copier: Callable[[int, int], int]) -> None:
     """Lets `copy_out` use a function of the handler's library.
 
     Args:
-        copier: takes a count and the address of so many triples of int64 (target, source, bytes);
+        copier: takes a count and the address of that many triples of int64 (target, source, bytes);
             returns 0, or the driver's error.
     """
     _copier[:] = [copier]

@@ -1,6 +1,6 @@
-"""Pinned memory of the host, from which a GPU copies at the speed of its link.
+"""Pinned host memory, from which a GPU copies at the speed of its link.
 
-A result of a function that lies in it is not copied once more on the host.
+A function's result that lies in this memory is not copied again on the host.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ranges: dict[int, int] = {}  # begin -> end of the memory in use
 def zeros(
     size: int, dtype: Any, take: Callable[[int], int | None], give: Callable[[int], None]
 ) -> np.ndarray:
-    """Zeros in pinned memory, which goes back once nothing refers to it; else in any memory.
+    """Zeros in pinned memory, freed once nothing refers to it; otherwise in ordinary memory.
 
     Args:
         size: their number.
         dtype: their dtype.
-        take: returns the address of so many bytes, or None if there is no such memory.
-        give: takes it back.
+        take: allocates bytes and returns their address, or None if there is no such memory.
+        give: frees the memory at an address.
     """
     nbytes = size * np.dtype(dtype).itemsize
     address = take(nbytes) if nbytes else None

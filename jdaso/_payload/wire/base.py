@@ -14,11 +14,11 @@ from ..words import HEADER
 
 
 class Wire(abc.ABC):
-    """A wire format. Each verb takes NumPy arrays on the host and JAX arrays on a device alike.
+    """A wire format. All verbs but `first_bad` take NumPy arrays on hosts, JAX arrays on devices.
 
     Attributes:
         name: the name that users write.
-        dtype: of the buffers that MPI sees (bfloat16 and scales travel as bits).
+        dtype: of the buffers that MPI gets (bfloat16 and scales travel as bits).
         narrow: whether numbers lose bits, so that error feedback is needed.
         block: how many numbers are encoded together; leaves begin at multiples of it.
     """
@@ -40,7 +40,7 @@ class Wire(abc.ABC):
     def first_bad(self, rows: np.ndarray) -> int | None:
         """Index of the first number in encoded rows ``[n, w]`` that is not finite, on the host.
 
-        If all are finite, it makes one or two passes and no copy.
+        If all are finite, this takes one or two passes and no copy.
         """
 
     def encoded_width(self, width: int) -> int:

@@ -25,7 +25,7 @@ class BFloat16(Wire):
     def decode(self, rows: Any) -> Any:
         """Bits to float32.
 
-        By a shift, not by a conversion from bfloat16: XLA may drop a conversion there and back
+        Uses a shift, not a conversion from bfloat16: XLA may drop a conversion there and back
         (``xla_allow_excess_precision``, which GPUs use), and with it the rounding error that error
         feedback needs.
         """
@@ -34,7 +34,7 @@ class BFloat16(Wire):
         return np.left_shift(rows, 16, dtype=np.uint32).view(np.float32)
 
     def first_bad(self, rows: np.ndarray) -> int | None:
-        """See `Wire.first_bad`; tests the bits for an exponent of ones."""
+        """See `Wire.first_bad`; tests the bits for an exponent of all ones."""
         if rows.max() < _INFINITY + _SIGN and rows.view(np.int16).max() < _INFINITY:
             return None
         return first_of((rows & ~_SIGN) >= _INFINITY)

@@ -12,7 +12,7 @@ import numpy as np
 from .base import Wire, bits_as
 
 _LEAST_SCALE = np.float32(2.0**-120)
-"""Blocks whose scale is below it become zeros: XLA flushes subnormal numbers, NumPy does not."""
+"""Blocks with a smaller scale become zeros: XLA flushes subnormal numbers, NumPy does not."""
 
 
 class Blockwise(Wire):

@@ -15,7 +15,7 @@ _LOW, _HIGH, _FOUR = np.uint16(0x000F), np.uint16(0x00F0), np.uint16(4)
 
 
 class _Scales(BFloat16):
-    """bfloat16, where no compiler takes the rounding for excess precision and leaves it out."""
+    """bfloat16 with a rounding that no compiler drops as excess precision."""
 
     def encode(self, rows: Any) -> Any:
         """See `BFloat16.encode`."""
@@ -27,8 +27,8 @@ class _Scales(BFloat16):
 class Int4(Blockwise):
     """15 levels from ``-max|v|`` to ``max|v|``; the scale of 64 numbers is a bfloat16.
 
-    A level times a scale has 11 significant bits: exact in float32, and so is each sum of two
-    rows the same with a fused multiply-add as without.
+    A level times a scale has 11 significant bits: exact in float32, so that a sum of two rows is
+    the same with and without a fused multiply-add.
     """
 
     name, block, levels, per_byte, scales = "int4", 64, 7, 2, _Scales()

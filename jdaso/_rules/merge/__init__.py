@@ -4,7 +4,7 @@ One class per rule, each in its own file, with the verbs of `base.Merge`. All fo
 float32, on the exchanged leaves. P nodes; ``s_p`` is the snapshot of node p, ``x`` the node's
 current parameters, ``a`` the age: the steps between the two.
 
-May live here: formulas. May not: decisions when to merge (`decide`), exchanges, and MPI.
+May live here: formulas. May not: decisions on when to merge (`decide`), exchanges, and MPI.
 """
 
 from .base import Merge as Merge

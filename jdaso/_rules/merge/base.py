@@ -12,23 +12,23 @@ import numpy as np
 from ..._jax.types import PyTree
 
 _TRIAL_SCALES = (1e-6, 1.0, 1e6)
-"""Sizes of numbers in a trial: a threshold of a norm lies between two of them."""
+"""Scales of the numbers in a trial: a threshold on a norm lies between two of them."""
 
 
 class Merge(abc.ABC):
-    """A merge rule. Nodes compare its name only; give all nodes the same settings.
+    """A merge rule. Nodes compare only the rule's name; give all nodes the same settings.
 
     The result of an exchange gives a target t, the same on all nodes, to which the node moves::
 
         keeps_progress:  x <- x + (t - s)
         else:            x <- x + w (t - x)
 
-    with the snapshot s and the weight w. The target is made on the host while the step goes on.
+    with the snapshot s and the weight w. The target is computed on the host while the step runs.
 
     Attributes:
         name: the name that users write.
-        keeps_progress: whether the node keeps all that it did since its snapshot.
-        needs_anchor: whether the target needs the one before it, kept between exchanges in float32
+        keeps_progress: whether the node keeps all its progress since its snapshot.
+        needs_anchor: whether the target needs the previous one, kept between exchanges in float32
             (the first is the parameters before the first cycling update).
     """
 
@@ -58,9 +58,9 @@ class Merge(abc.ABC):
         return mean, outer
 
     def acts_by_element(self) -> bool:
-        """Returns whether two trial targets depend on each number of the mean by itself.
+        """Returns whether trial targets depend on each number of the mean separately.
 
-        A node of several ranks needs that: each makes the target of its parts of the leaves alone.
+        A node of several ranks needs that: each rank computes the target of its own parts alone.
         """
         numbers = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
 
@@ -81,7 +81,7 @@ class Merge(abc.ABC):
         try:
             with jax.ensure_compile_time_eval():
                 return all(is_alike(x, share) for x in _TRIAL_SCALES for share in (0, 1))
-        except Exception:  # it wants leaves of certain names
+        except Exception:  # the rule needs leaves of certain names
             return False
 
     def weight(self, nodes: Any, age: Any) -> Any:

@@ -40,7 +40,7 @@ class Outer(Merge):
         return jax.tree.map(jnp.add, anchor, updates), outer
 
     def gain(self) -> float | None:
-        """The distance that the optimizer moves in the end for each unit of a constant slope.
+        """The distance that the optimizer finally moves per step for each unit of a constant slope.
 
         ``lr / (1 - momentum)`` for SGD: 1 follows the nodes' mean, more runs ahead of it. None if
         the distance is not proportional to the slope, as with Adam.
@@ -68,16 +68,16 @@ def outer(transformation: optax.GradientTransformation) -> Outer:
     made meanwhile, ``x' = x + (t' - s)``. With ``optax.sgd(1.0)`` this is ``"corrected"``.
 
     Args:
-        transformation: the outer optimizer. It sees float32 leaves, on the host, behind the step.
-            It steps once per fragment, with that fragment's leaves: a norm over the tree is one
-            over the fragment. ``Phases(fragments=1)`` gives it all leaves at once.
+        transformation: the outer optimizer, called on the host, with float32 leaves, while the step
+            runs. Each fragment has its own call, with that fragment's leaves: a norm over the tree
+            is one over the fragment. ``Phases(fragments=1)`` gives it all leaves at once.
 
     Example:
         >>> import jdaso, optax
         >>> nesterov = optax.sgd(0.7, momentum=0.9, nesterov=True)
         >>> rule = jdaso.outer(nesterov)
 
-    Reference: DiLoCo, arXiv 2311.08105, algorithm 1; late as in arXiv 2501.18512. (The slopes
+    Reference: DiLoCo, arXiv 2311.08105, algorithm 1; delayed as in arXiv 2501.18512. (The slopes
     ``s_p - mean_p s_p`` would add up to zero over the nodes, which would lose the momentum of the
     common motion on which DiLoCo depends.)
     """

@@ -1,8 +1,8 @@
-"""Formats of files, one a module; `io` chooses by a file's ending.
+"""Formats of files, one per module; `io` chooses by a file's ending.
 
 Each node reads its own part and writes its own part, at the same time as the others.
 
-May live here: what a format's file looks like. May not: what moves between nodes beside counts.
+May live here: what a format's file looks like. May not: what moves between nodes besides counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def format_of(path: Path) -> Format:
     """Returns the format of a file.
 
     Raises:
-        ValueError: its ending is not known.
+        ValueError: the ending is not known.
     """
     if path.suffix not in FORMATS:
         raise ValueError(f"{path} has no known ending. Give one of {', '.join(FORMATS)}.")

@@ -17,14 +17,14 @@ from .._together import together
 from .._world import world
 
 PIECE_BYTES = 1 << 24
-"""The most that is read at a time, beside the block itself."""
+"""The most that is read at a time, besides the block itself."""
 
 
 class Choice(NamedTuple):
     """The choices of a reader.
 
     Attributes:
-        dataset: the name of the array in its file; None: the one that is there.
+        dataset: the name of the array in its file; None: the only one.
         split: the axis to divide over nodes; None: each node reads all of it.
         dtype: the type; None: the file's.
         delimiter: between the numbers of a line of text.
@@ -73,9 +73,9 @@ class Sliced:
 
 
 def read(stored: Any, where: list[slice], dtype: Any) -> jax.Array:
-    """Reads a part of a file's array by pieces, each in its final type at once.
+    """Reads a part of a file's array in pieces, each converted at once to its final type.
 
-    So a node needs no more memory than its block and a piece, also where JAX halves the numbers'
+    So a node needs no more memory than its block and a piece, even where JAX halves the numbers'
     precision.
     """
     shape = tuple(part.stop - part.start for part in where)
@@ -95,7 +95,7 @@ def read(stored: Any, where: list[slice], dtype: Any) -> jax.Array:
 
 
 class Placed(Sliced):
-    """A format whose rows are bytes one behind the other, so that each node can write its own."""
+    """A format whose rows are contiguous bytes, so that each node can write its own."""
 
     def make(self, path: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Makes a file with room for all rows."""
@@ -106,13 +106,13 @@ class Placed(Sliced):
         raise NotImplementedError
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
-        """Writes an array, replacing the file; all nodes write their rows at a time.
+        """Writes an array, replacing the file; all nodes write their rows at once.
 
-        By plain writes of their bytes: nodes that share a page of a mapped file could lose each
-        other's on a network file system.
+        Uses plain writes: nodes that share a page of a mapped file could overwrite each other's
+        bytes on a network file system.
         """
         if x.split not in (None, 0):
-            x = resplit(x, 0)  # rows of a file are one behind the other
+            x = resplit(x, 0)  # rows of a file are contiguous
         node = x.world.node
         with together(x.world, f"make {path.name}"):
             if node == 0:

@@ -1,4 +1,4 @@
-"""Text with a row of numbers a line: each node reads the lines of its part of the bytes."""
+"""Text with a row of numbers per line: each node reads the lines of its part of the bytes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .._world import world
 from ._base import PIECE_BYTES, Choice
 
 DIGITS = {2: 5, 4: 9, 8: 17}
-"""Digits after which a float is read again as it was, by its bytes."""
+"""Digits with which a float is read back unchanged, by its bytes."""
 
 
 class Csv:
     """``.csv``: lines of numbers, with a delimiter between them."""
 
     def load(self, path: Path, choice: Choice) -> Array:
-        """Reads lines; a row stays on the node that finds it, so nodes may have unequal numbers."""
+        """Reads lines; a row stays on the node that reads it, so nodes may have unequal numbers."""
         at = world()
         kind = np.dtype(jax.dtypes.canonicalize_dtype(choice.dtype or float))
         with together(at, f"read {path.name}"):
@@ -49,7 +49,7 @@ class Csv:
         return resplit(Array(block, layout, at), axis_of(choice.split, 2))
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
-        """Writes lines, replacing the file; nodes gather their sizes, and write together."""
+        """Writes lines, replacing the file; nodes exchange the sizes, and write together."""
         if x.ndim not in (1, 2) or np.dtype(x.dtype).kind not in "iufb":
             raise TypeError(
                 f"CSV holds rows of real numbers, got {x.dtype} of shape {x.shape}. Save a matrix."
@@ -74,7 +74,7 @@ class Csv:
 
 
 def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
-    """Lines that begin in a node's part of the bytes behind the header."""
+    """Lines that begin in a node's part of the bytes after the header."""
     with path.open("rb") as file:
         for _ in range(header):
             file.readline()
@@ -89,7 +89,7 @@ def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
 
 
 def _numbers(lines: Iterator[bytes], kind: np.dtype, delimiter: str) -> np.ndarray:
-    """Numbers of lines, ``[rows, columns]``; without a line ``[0, 0]``."""
+    """The numbers of lines, ``[rows, columns]``; ``[0, 0]`` if there are no lines."""
     filled = (line for line in lines if line.strip())
     first = next(filled, None)
     if first is None:
@@ -99,7 +99,7 @@ def _numbers(lines: Iterator[bytes], kind: np.dtype, delimiter: str) -> np.ndarr
 
 
 def _write(text: BinaryIO, rows: np.ndarray) -> None:
-    """Writes rows as lines, by pieces."""
+    """Writes rows as lines, in pieces."""
     kind: Any = rows.dtype
     form = f"%.{DIGITS[kind.itemsize]}g" if kind.kind == "f" else "%d"
     step = max(1, PIECE_BYTES // max(1, 32 * rows[:1].size))

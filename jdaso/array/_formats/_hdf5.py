@@ -1,4 +1,4 @@
-"""HDF5 files: one data set of them, stored without chunks when it is written."""
+"""HDF5 files: one of their data sets, written without chunks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chosen(path: Path, dataset: str | None, names: list[str]) -> str:
 
 
 def room(file: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """Makes a data set whose bytes are one behind the other, and there from the start."""
+    """Makes a data set whose bytes are contiguous and allocated from the start."""
     h5py = needs("h5py", "An HDF5 file", "arrays")
     about = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     about.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)

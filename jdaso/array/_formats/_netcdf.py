@@ -23,14 +23,14 @@ class NetCDF(Hdf5):
 
     @contextlib.contextmanager
     def opened(self, path: Path, dataset: str | None) -> Iterator[Any]:
-        """Opens a variable; None: the only one that is no dimension's coordinates."""
+        """Opens a variable; None: the only one that is not a dimension's coordinates."""
         with path.open("rb") as file:
             older = file.read(3) == b"CDF"
         with _older(path, dataset) if older else _newer(path, dataset) as stored:
             yield stored
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
-        """Writes an array, replacing the file; all nodes write their rows at a time."""
+        """Writes an array, replacing the file; all nodes write their rows at once."""
         if np.dtype(x.dtype).kind in "cb":
             raise TypeError(f"NetCDF files have no type for {x.dtype}. Save its parts as numbers.")
         super().save(x, path, dataset)
@@ -49,7 +49,7 @@ class NetCDF(Hdf5):
 
 
 class _Variable:
-    """A variable of a mapped file; it holds no part of the map, which could not be closed then."""
+    """A variable of a mapped file; holds no part of the map, so that the map can be closed."""
 
     def __init__(self, file: Any, name: str):
         self.shape, self.dtype = file.variables[name].shape, file.variables[name].data.dtype

@@ -18,7 +18,7 @@ from ._base import Sliced
 from ._hdf5 import chosen
 
 CHUNK_BYTES = 1 << 24
-"""The size of a chunk that is written, about."""
+"""The approximate size of a chunk that is written."""
 
 
 class Zarr(Sliced):
@@ -36,7 +36,7 @@ class Zarr(Sliced):
     def save(self, x: Array, path: Path, dataset: str) -> None:
         """Writes a group with the array, replacing it; each node whole chunks of its own.
 
-        Moves the rows that complete chunks; of rows that are not shared out evenly, most.
+        Moves the rows that complete chunks; most rows if they are not shared out evenly.
         """
         axis, nodes = x.split or 0, x.world.nodes
         size = x.shape[axis] if x.shape else 1

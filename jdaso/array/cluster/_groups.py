@@ -1,4 +1,4 @@
-"""The part that estimators of groups have in common: first centers, and nearest ones."""
+"""The common part of clustering estimators: first centers, and nearest ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Groups(Estimator):
         raise NotImplementedError
 
     def fit_predict(self, x: Any, y: Any = None) -> Array:
-        """Finds the groups and returns the labels of the rows, laid as the rows."""
+        """Finds the groups and returns the labels of the rows, in the layout of the rows."""
         return self.fit(x).labels_
 
     def _rows(self, x: Any) -> Array:
@@ -60,8 +60,8 @@ def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Dista
         x: rows.
         clusters: their number.
         init: the centers, or k-means++.
-        seed: of their choice; None is 0.
-        distances: of rows ``[n, d]`` to centers ``[k, d]``, as the inertia sums them up.
+        seed: for their choice; None is 0.
+        distances: of rows ``[n, d]`` to centers ``[k, d]``, as summed in the inertia.
     """
     if not isinstance(init, str):
         centers = resplit(as_array(init), None).block
@@ -75,7 +75,7 @@ def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Dista
 
 
 def plus_plus(x: Array, clusters: int, seed: int, distances: Distances) -> jax.Array:
-    """Chooses rows as first centers: each with a probability in proportion to its distance.
+    """Chooses rows as first centers, each with a probability proportional to its distance.
 
     Each choice moves P numbers and one row; all nodes draw the same random numbers.
     """

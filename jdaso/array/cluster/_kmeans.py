@@ -29,7 +29,7 @@ ROWS = 4096
 """Rows that are computed together: their numbers stay in the processor's cache."""
 
 HIGH = 2**12
-"""Numbers of rows are two floats, of which this is the greater one's unit: each is exact."""
+"""Unit of the first of the two floats that encode a number of rows: each float is exact."""
 
 
 @jax.jit
@@ -47,10 +47,10 @@ def _nearest_of(rows: jax.Array, centers: jax.Array) -> jax.Array:
 def _over_rows(
     block: jax.Array, add: Callable[[jax.Array, jax.Array, Any, Any], Any], begin: Any
 ) -> Any:
-    """Goes over the rows by parts: ``add(rows, new, place, found)`` returns the next `found`.
+    """Goes over the rows in parts: ``add(rows, new, place, found)`` returns the next `found`.
 
-    All parts have one length, so the last one may begin with rows of the one before: `new` is false
-    for those.
+    All parts have one length, so the last one may begin with rows of the previous one: `new` is
+    false for those.
     """
     size = min(ROWS, len(block))
 
@@ -66,7 +66,7 @@ def _over_rows(
 def _shares(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Array:
     """A node's sums of rows, their numbers, and its part of the inertia, ``[k + 1, d + 2]``.
 
-    Numbers of rows are counted in whole numbers: floats of 32 bits stop at 2^24.
+    Numbers of rows are counted in integers: floats of 32 bits stop at 2^24.
     """
     clusters = jnp.arange(len(centers))[:, None]
 
@@ -98,7 +98,7 @@ def _labels(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Arra
 
 
 def _step(block: jax.Array, offset: jax.Array, world: World, found: _Found) -> _Found:
-    """One iteration; a center without rows stays where it is."""
+    """One iteration; a center without rows stays in place."""
     sums = world.reduce(_shares(block, offset, found.centers), "sum")
     numbers = HIGH * sums[:-1, -2:-1] + sums[:-1, -1:]
     centers = jnp.where(numbers > 0, sums[:-1, :-2] / jnp.maximum(numbers, 1), found.centers)
@@ -129,7 +129,7 @@ def _eager(
 
 
 class KMeans(Groups):
-    """k-means clustering, as `sklearn.cluster.KMeans`.
+    """k-means clustering, like `sklearn.cluster.KMeans`.
 
     Each iteration moves each center to the mean of the rows that are nearest to it, until the
     centers move by less than `tol` times the mean variance of the columns (squared).
@@ -137,17 +137,17 @@ class KMeans(Groups):
     Args:
         n_clusters: k.
         init: ``"k-means++"``, or the first centers, ``[k, d]``.
-        n_init: the number of runs, from other first centers each; the one with the least inertia is
+        n_init: the number of runs, each from other first centers; the one with the least inertia is
             kept.
-        max_iter: the most iterations.
+        max_iter: the maximum number of iterations.
         tol: see above.
-        random_state: a seed of the first centers.
+        random_state: a seed for the first centers.
         compiled: whether all iterations are one compiled program, with their reductions; needs
             mpi4jax where there are several nodes. False: each iteration returns to Python.
 
     Attributes:
         cluster_centers_: ``[k, d]``, the same on all nodes.
-        labels_: the nearest center of each row, laid as the rows.
+        labels_: the nearest center of each row, in the layout of the rows.
         inertia_: sum of squared distances to the nearest center.
         n_iter_: the number of iterations.
 
@@ -177,7 +177,8 @@ class KMeans(Groups):
             y: ignored.
 
         Raises:
-            ValueError: there are fewer rows than clusters, or `x` is no matrix of finite numbers.
+            ValueError: there are fewer rows than clusters, or `x` is not a matrix of finite
+                numbers.
         """
         x = self._rows(x)
         world, offset = sharers(x), x.mean(axis=0).block  # nearer to 0 squares lose no digits

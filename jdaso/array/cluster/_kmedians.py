@@ -18,23 +18,23 @@ from ._medians import medians, ordered
 
 
 class KMedians(Groups):
-    """k-medians clustering: least sums of ``|x - center|₁``; few far rows do not draw centers away.
+    """k-medians clustering: least sums of ``|x - center|₁``, which few outliers hardly change.
 
     Each iteration finds the nearest center of each row, and moves each center to the median of its
-    rows in each column. The medians are exact; they move no row, but 2 k d whole numbers from each
-    node for each bit of a number (32 small operations in float32).
+    rows in each column. The medians are exact; they move no row, but 2 k d integers from each node
+    for each bit of a number (32 small operations in float32).
 
     Args:
         n_clusters: k.
         init: ``"k-means++"``, or the first centers, ``[k, d]``.
-        max_iter: the most iterations.
+        max_iter: the maximum number of iterations.
         tol: iterations end when centers move by less than this times the mean standard deviation of
             the columns, on average of their coordinates.
-        random_state: a seed of the first centers.
+        random_state: a seed for the first centers.
 
     Attributes:
         cluster_centers_: ``[k, d]``, the same on all nodes.
-        labels_: the nearest center of each row, laid as the rows.
+        labels_: the nearest center of each row, in the layout of the rows.
         inertia_: sum of distances to the nearest center.
         n_iter_: the number of iterations.
 
@@ -78,7 +78,7 @@ class KMedians(Groups):
 
 
 def _moved(order: jax.Array, labels: jax.Array, centers: jax.Array, at: World) -> jax.Array:
-    """The medians; a center without rows stays where it is."""
+    """The medians; a center without rows stays in place."""
     numbers = at.numbers(np.bincount(np.asarray(labels), minlength=len(centers))).sum(0)
     found = medians(order, labels, numbers, np.dtype(centers.dtype), at)
     return jnp.where(jnp.asarray(numbers > 0)[:, None], jnp.asarray(found), centers)

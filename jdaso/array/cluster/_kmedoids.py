@@ -20,20 +20,20 @@ class KMedoids(Groups):
     """k-medoids clustering: least sums of euclidean distances to centers that are rows themselves.
 
     Each iteration finds the nearest center of each row, and then the row of each group with the
-    least sum of distances to the group's others. For that the blocks pass from node to node,
-    n (d + 1) (P - 1) / P numbers from each; each node computes the n² / P distances of its rows,
-    2^22 of them at a time.
+    least sum of distances to the group's others. For this the blocks pass from node to node, n
+    (d + 1) (P - 1) / P numbers from each; each node computes the n² / P distances of its rows, 2^22
+    of them at a time.
 
     Args:
         n_clusters: k.
         init: ``"k-means++"``, or the first centers, ``[k, d]``.
-        max_iter: the most iterations.
-        random_state: a seed of the first centers.
+        max_iter: the maximum number of iterations.
+        random_state: a seed for the first centers.
 
     Attributes:
         cluster_centers_: ``[k, d]``, rows of x, the same on all nodes.
         medoid_indices_: their numbers, ``[k]``, on the host; -1 for a given center without rows.
-        labels_: the nearest center of each row, laid as the rows.
+        labels_: the nearest center of each row, in the layout of the rows.
         inertia_: sum of distances to the nearest center.
         n_iter_: the number of iterations.
 
@@ -77,13 +77,13 @@ class KMedoids(Groups):
 def _medoids(
     x: Array, labels: jax.Array, centers: jax.Array, places: np.ndarray, at: World
 ) -> tuple[jax.Array, np.ndarray]:
-    """The best rows of the groups, and their numbers; a center without rows stays where it is."""
+    """The best rows of the groups, and their numbers; a center without rows stays in place."""
     costs = jnp.zeros(len(x.block), x.dtype)
     for _, others in passing_by(like_rows(_with_labels(x.block, labels), x)):
         costs = costs + _to_own_group(x.block, labels, others) if len(others) else costs
     own, costs = _best(costs, labels, len(centers))
     all_costs = np.asarray(at.gather(costs[None], (1,) * at.nodes))
-    owner = all_costs.argmin(0)  # of equal ones the row of the first node
+    owner = all_costs.argmin(0)  # among equals the row of the first node
     begin = x.layout.begins[at.node] if x.counts else 0
     numbers = at.numbers(np.asarray(own) + begin)[owner, np.arange(len(centers))]
     found = np.isfinite(all_costs.min(0))
@@ -99,7 +99,7 @@ def _with_labels(block: jax.Array, labels: jax.Array) -> jax.Array:
 
 @jax.jit
 def _to_own_group(block: jax.Array, labels: jax.Array, others: jax.Array) -> jax.Array:
-    """The sum of each row's distances to those of other rows that are of its group."""
+    """The sum of each row's distances to those other rows that are in its group."""
     rows, theirs = others[:, :-1], others[:, -1]
 
     def one(both: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -110,7 +110,7 @@ def _to_own_group(block: jax.Array, labels: jax.Array, others: jax.Array) -> jax
 
 
 def _best(costs: jax.Array, labels: jax.Array, groups: int) -> tuple[jax.Array, jax.Array]:
-    """The first row of each group with its least cost, and that; without rows row 0 and inf."""
+    """The first row with the least cost in each group, and the cost; without rows, 0 and inf."""
     if not len(costs):
         return jnp.zeros(groups, int), jnp.full(groups, jnp.inf, costs.dtype)
     table = jnp.where(labels[:, None] == jnp.arange(groups), costs[:, None], jnp.inf)

@@ -1,6 +1,6 @@
-"""Medians of groups of rows that lie on all nodes, exact, without moving a row.
+"""Exact medians of groups of rows on all nodes, without moving a row.
 
-Numbers are mapped to whole numbers of the same order, and all nodes look for the middle ones by
+Numbers are mapped to integers of the same order, and all nodes search for the middle ones by
 bisection: each round counts, for each group and column, the numbers that are not above a bound.
 """
 
@@ -17,12 +17,12 @@ from .._world import World
 
 
 def ordered(block: jax.Array) -> jax.Array:
-    """Returns whole numbers without sign in the order of a block's numbers."""
+    """Returns unsigned integers in the order of a block's numbers."""
     return jnp.asarray(order_of(np.asarray(block)))
 
 
 def _numbers_of(order: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The floats of whole numbers: undoes `order_of`."""
+    """The floats of integers: undoes `order_of`."""
     top = order.dtype.type(1 << (8 * order.dtype.itemsize - 1))
     return np.where(order & top, order ^ top, ~order).view(dtype)
 
@@ -33,13 +33,13 @@ def medians(
     """Returns the medians of groups, ``[k, d]``; of a group without rows any number.
 
     Args:
-        order: this node's rows as `ordered`.
+        order: this node's rows, from `ordered`.
         labels: the group of each.
         numbers: of rows of each group on all nodes, ``[k]``.
         dtype: of the rows.
         at: the nodes that share the rows.
 
-    Moves 2 k d whole numbers from each node for each bit of a number: 32 rounds in float32.
+    Moves 2 k d integers from each node for each bit of a number: 32 rounds in float32.
     """
     kind = np.dtype(order.dtype)
     wanted = np.stack([(numbers + 1) // 2, numbers // 2 + 1])[:, :, None]  # the two in the middle

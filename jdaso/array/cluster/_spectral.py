@@ -19,19 +19,19 @@ from ._groups import Groups
 from ._kmeans import KMeans
 
 MOST_VECTORS = 300
-"""Most vectors of a basis of Lanczos, or 20 times the clusters."""
+"""Most vectors of a Lanczos basis, unless 20 times the clusters are more."""
 
 
 class SpectralClustering(Groups):
-    """Groups that are connected, of any form, as `sklearn.cluster.SpectralClustering`.
+    """Connected groups of any form, like `sklearn.cluster.SpectralClustering`.
 
-    The rows are the corners of a graph, with edges ``w = exp(-gamma |x - y|²)``. The eigenvectors
+    The rows are the vertices of a graph, with edges ``w = exp(-gamma |x - y|²)``. The eigenvectors
     of the largest eigenvalues of ``D^-½ W D^-½``, D the sums of W's rows, are found by Lanczos,
     divided by the root of D, and k-means groups their rows.
 
     W is split along its rows: n² / P numbers on each node, 4 n² / P while `fit` runs. `fit` passes
     the blocks of rows from node to node once; each step of Lanczos moves the new vectors, n k
-    numbers, to all nodes. A graph of at most 300 (or 20 k) corners moves to all nodes instead,
+    numbers, to all nodes. A graph of at most 300 (or 20 k) vertices moves to all nodes instead,
     which find its eigenvectors.
 
     Args:
@@ -40,11 +40,11 @@ class SpectralClustering(Groups):
         affinity: ``"rbf"``, or ``"precomputed"``: x is W itself, ``[n, n]``, symmetric.
         eigen_tol: the residual of an eigenvector, as a share of the largest eigenvalue.
         n_init: the number of runs of k-means.
-        random_state: a seed of the first vectors and centers.
+        random_state: a seed for the first vectors and centers.
 
     Attributes:
         affinity_matrix_: W ``[n, n]``, split along its rows.
-        labels_: the group of each row, laid as the rows.
+        labels_: the group of each row, in the layout of the rows.
 
     Reference: Shi and Malik (2000), IEEE Transactions on Pattern Analysis and Machine Intelligence
     22; von Luxburg (2007), Statistics and Computing 17.
@@ -110,7 +110,7 @@ def embedding(affinity: Array, count: int, tol: float, seed: int) -> Array:
 
 @jax.jit
 def _without_loops(block: jax.Array, begin: Any) -> tuple[jax.Array, jax.Array]:
-    """A graph without edges from corners to themselves, and the sums of its rows."""
+    """A graph without edges from vertices to themselves, and the sums of its rows."""
     place = begin + jnp.arange(len(block))
     graph = jnp.where(place[:, None] == jnp.arange(block.shape[1]), 0, block)
     return graph, jnp.sum(graph, 1)

@@ -16,14 +16,15 @@ from ..linalg._tall import triangle
 
 
 class PCA(Estimator):
-    """Principal component analysis, as `sklearn.decomposition.PCA`.
+    """Principal component analysis, like `sklearn.decomposition.PCA`.
 
-    The rows' mean is subtracted, and the singular values and right vectors of what is left come
+    The rows' mean is subtracted, and the singular values and right vectors of the remainder come
     from its triangular factor R, ``[min(n, d), d]``. `fit` moves two numbers of each column and R
     from each node; `transform` moves nothing. No node holds the rows of another.
 
     Args:
-        n_components: their number; a share in (0, 1): as many as explain it; None: min(n, d).
+        n_components: their number; a share in (0, 1): as many as explain that share of the
+            variance; None: min(n, d).
         whiten: whether to divide by the standard deviations.
         svd_solver: ``"full"``: R by QR factors of the blocks (TSQR), which loses no digits;
             ``"covariance_eigh"``: from the sums of products, one reduction of d² numbers, faster
@@ -31,8 +32,8 @@ class PCA(Estimator):
             ``"auto"``: ``"full"``.
 
     Attributes:
-        components_: ``[k, d]``, the same on all nodes, as are all that follow; the largest
-            coefficient of each is positive.
+        components_: ``[k, d]``, the same on all nodes, like all below; the largest coefficient of
+            each is positive.
         explained_variance_: ``[k]``.
         explained_variance_ratio_: ``[k]``.
         singular_values_: ``[k]``.
@@ -59,7 +60,7 @@ class PCA(Estimator):
         return self.partial_fit(x)
 
     def partial_fit(self, x: Any, y: Any = None) -> PCA:
-        """Takes more rows into account, exactly: of data larger than memory, a part at a time.
+        """Takes more rows into account, exactly: one part at a time of data larger than memory.
 
         The factor of all rows is that of the old factor, the factor of the new rows, and one row
         for the distance between both means.
@@ -92,10 +93,10 @@ class PCA(Estimator):
         return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
 
     def _keep(self, x: Array, singular: jax.Array, axes: jax.Array) -> None:
-        """Keeps the components that are asked for."""
+        """Keeps the requested components."""
         most = min(self.n_samples_, self.n_features_in_)
         singular, axes = singular[:most], axes[:most]
-        # Summed exactly, for all nodes must keep as many.
+        # Summed exactly, since all nodes must keep the same number.
         squares = np.asarray(singular, float) ** 2
         ratio = squares / max(math.fsum(squares.tolist()), np.finfo(float).tiny)
         kept = self._number(ratio, most)
@@ -129,7 +130,7 @@ class PCA(Estimator):
         return jnp.sqrt(jnp.maximum(variance, least)) if self.whiten else jnp.ones_like(variance)
 
     def transform(self, x: Any) -> Array:
-        """Returns the coordinates of rows, ``[n, k]``, laid as the rows."""
+        """Returns the coordinates of rows, ``[n, k]``, in the layout of the rows."""
         x = self._more_rows(x)
         axes = self.components_.block
         return like_rows((x.block - self.mean_.block) @ axes.T / self._scale(), x)

@@ -2,7 +2,7 @@
 
 May live here, by the form of the matrices: `_tall` (QR and singular values of those with many
 rows), `_solve` (square ones that no node holds), `_whole` (those that one node can hold), `_krylov`
-and `_iterations` (by products alone), `_norms`, `_diagonals`; `_stacks` takes many at a time.
+and `_iterations` (using only products), `_norms`, `_diagonals`; `_stacks` takes many at a time.
 May not: estimators, and MPI (`_world` has the operations between nodes).
 """
 

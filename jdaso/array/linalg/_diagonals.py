@@ -21,7 +21,7 @@ from ._solve import inv
 
 
 def diagonal(x: Any, *, offset: int = 0) -> Array:
-    """The elements at ``[i, i + offset]`` of the last two axes, left where they are."""
+    """The elements at ``[i, i + offset]`` of the last two axes; they stay in place."""
     x = as_array(x)
     rows, columns = x.shape[-2:]
     first, last = max(0, -offset), max(0, -offset, min(rows, columns - offset))
@@ -45,7 +45,7 @@ def trace(x: Any, *, offset: int = 0, dtype: Any = None) -> Array:
 
 
 def matrix_power(x: Any, n: int) -> Array:
-    """The product of n matrices that are the same; n < 0: of -n inverses. Takes log n products.
+    """The product of n equal matrices; n < 0: of -n inverses. Takes log n products.
 
     Raises:
         ValueError: the matrices are not square.
@@ -64,17 +64,19 @@ def matrix_power(x: Any, n: int) -> Array:
 
 
 def cross(x1: Any, x2: Any, *, axis: int = -1) -> Array:
-    """The vector products of vectors of 3 along an axis. Moves nothing but for a split along it.
+    """The vector products of vectors of 3 along an axis. Moves nothing, unless that axis is split.
 
     Raises:
-        ValueError: the axis has not length 3.
+        ValueError: the axis does not have length 3.
     """
     a, b = (
         resplit(x, None) if x.split is not None and x.split - x.ndim == _back(axis, x) else x
         for x in of_one_world(x1, x2)
     )
     if a.shape[_back(axis, a)] != 3 or b.shape[_back(axis, b)] != 3:
-        raise ValueError(f"cross takes vectors of 3 along axis {axis}, got {a.shape}, {b.shape}.")
+        raise ValueError(
+            f"cross takes vectors of length 3 along axis {axis}, got {a.shape}, {b.shape}."
+        )
     return elementwise(lambda a, b: jnp.cross(a, b, axis=axis), a, b)
 
 
@@ -87,7 +89,7 @@ def outer(x1: Any, x2: Any) -> Array:
     """The products of all elements of a vector with all of another; see `jdaso.array.outer`.
 
     Raises:
-        ValueError: they are no vectors.
+        ValueError: an argument is not a vector.
     """
     a, b = as_array(x1), as_array(x2)
     if a.ndim != 1 or b.ndim != 1:

@@ -24,11 +24,11 @@ def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None
     """The x of ``a x = b`` by conjugate gradients, ``[n]``, on all nodes.
 
     Args:
-        a: a matrix ``[n, n]`` that equals its adjoint and is positive.
+        a: a self-adjoint positive definite matrix ``[n, n]``.
         b: ``[n]``.
         x0: where to begin; None: 0.
         tol: the length of ``b - a x`` at which to stop, as a share of b's.
-        maxiter: the most steps; None: 10 n.
+        maxiter: the maximum number of steps; None: 10 n.
 
     A step moves the product, n numbers, to all nodes, and one number.
 
@@ -47,7 +47,7 @@ def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None
     along, length = rest, jnp.vdot(rest, rest).real
     goal = (tol * float(at.reduce(jnp.linalg.norm(right), "max"))) ** 2
     for _ in range(10 * len(right) if maxiter is None else maxiter):
-        # All nodes stop at the same step, also where their processors differ in the last bit.
+        # All nodes stop at the same step, even where their processors differ in the last bit.
         if float(at.reduce(length, "max")) <= goal:
             break
         image = product(along)
@@ -64,13 +64,13 @@ def lanczos(a: Any, m: int, v0: Any = None, *, key: Any = 0) -> tuple[Array, Arr
     The eigenvalues of T approximate the outermost ones of a.
 
     Args:
-        a: a matrix ``[n, n]`` that equals its adjoint.
+        a: a self-adjoint matrix ``[n, n]``.
         m: the number of vectors.
-        v0: the first one; None: a random one.
-        key: of the random vector.
+        v0: the first vector; None: a random one.
+        key: for the random vector.
 
     Returns:
-        V ``[n, m]`` of orthonormal columns, split as a's rows, and T ``[m, m]``, on all nodes.
+        V ``[n, m]`` of orthonormal columns, split like a's rows, and T ``[m, m]``, on all nodes.
 
     A step moves the new vector, n numbers, to all nodes, and five small operations.
     """
@@ -98,16 +98,16 @@ def rsvd(x: Any, rank: int, *, oversamples: int = 10, iterations: int = 2, key: 
     Args:
         x: a matrix ``[m, n]``.
         rank: the number of values.
-        oversamples: how many more vectors are projected.
-        iterations: how many times the projection is multiplied by ``x xᴴ``: more for values that
-            fall slowly.
-        key: of the random numbers.
+        oversamples: the number of additional vectors that are projected.
+        iterations: the number of times the projection is multiplied by ``x xᴴ``: more for values
+            that decay slowly.
+        key: for the random numbers.
 
     Returns:
-        U ``[m, rank]``, split as the rows; S and Vh on all nodes.
+        U ``[m, rank]``, split like the rows; S and Vh on all nodes.
 
     Each iteration moves one reduction of n (rank + oversamples) numbers, and the square of the
-    latter from each node; so does the end. No node holds more than its rows.
+    latter from each node; so does the final step. No node holds more than its rows.
 
     Reference: Halko, Martinsson and Tropp (2011), SIAM Review 53.
     """

@@ -1,8 +1,8 @@
 """Eigenvectors of large symmetric matrices by products with them (block Lanczos).
 
-The basis is split along its rows, as the matrix is, and kept orthogonal in full. A step moves the
-new vectors to all nodes, for the product, and five small operations. The method: Golub and
-Underwood (1977), The block Lanczos method for computing eigenvalues.
+The basis is split along its rows, like the matrix, and kept fully orthogonal. A step moves the new
+vectors to all nodes, for the product, and five small operations. The method: Golub and Underwood
+(1977), The block Lanczos method for computing eigenvalues.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .._world import ALONE, using
 from ._tall import qr
 
 Apply = Callable[[Array], Array]
-"""A product with a symmetric matrix, of vectors ``[n, b]`` that are laid like its rows."""
+"""A product of a symmetric matrix with vectors ``[n, b]`` in the layout of its rows."""
 
 
 class _Basis(NamedTuple):
@@ -66,7 +66,7 @@ def grown(apply: Apply, begin: Array, most: int) -> Iterator[_Basis]:
         left, second = _orthogonal(vectors, left)
         among[:, size : size + width] = first + second
         new, r = qr(left)
-        # Vectors that vanished hold arbitrary values so far; they are orthogonalized, too.
+        # Vectors that vanished hold arbitrary values at this point; they are orthogonalized, too.
         new, again = qr(_orthogonal(vectors, new)[0])
         rest = np.asarray(again.block) @ np.asarray(r.block)
         if width == 1 and abs(again.block[0, 0]) < 0.5:  # the basis holds all products already
@@ -79,23 +79,23 @@ def grown(apply: Apply, begin: Array, most: int) -> Iterator[_Basis]:
 def largest(
     apply: Apply, begin: Array, count: int, *, tol: float, most: int
 ) -> tuple[Array, Array]:
-    """The largest eigenvalues of a symmetric matrix, falling, and their vectors ``[n, count]``.
+    """The largest eigenvalues of a symmetric matrix, descending, and their vectors ``[n, count]``.
 
     Args:
         apply: the product with the matrix.
-        begin: vectors to begin with, at least `count` of them, so that eigenvalues that are the
-            same are found as often as they are there.
+        begin: vectors to begin with, at least `count` of them, so that repeated eigenvalues are
+            found as often as they occur.
         count: the number of eigenvalues.
-        tol: the length of what is left, as a share of the largest eigenvalue, at which to stop.
-        most: the most vectors of a basis.
+        tol: the length of the remainder, as a share of the largest eigenvalue, at which to stop.
+        most: the maximum number of vectors of a basis.
     """
     at = ALONE if begin.split is None else begin.world
     for basis in grown(apply, begin, most):
         inner = basis.among[: basis.size, : basis.size]
-        values, vectors = np.linalg.eigh(inner, UPLO="U")  # below it is what was not yet known
+        values, vectors = np.linalg.eigh(inner, UPLO="U")  # entries below were not yet known
         values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count]
         left = np.linalg.norm(basis.rest @ vectors[basis.size - begin.shape[1] :], axis=0)
-        # All nodes stop at the same step, also where their processors differ in the last bit.
+        # All nodes stop at the same step, even where their processors differ in the last bit.
         worst = jnp.asarray(left.max() / max(np.abs(values).max(), np.finfo(float).tiny))
         if float(at.reduce(worst, "max")) <= tol:
             break
@@ -113,7 +113,7 @@ def largest(
 
 
 def drawn(key: Any, like: Array, width: int) -> Array:
-    """Returns random vectors ``[n, width]``, laid like the rows of a matrix."""
+    """Returns random vectors ``[n, width]``, in the layout of the rows of a matrix."""
     with using(like.world):
         whole = random.normal(key, (like.shape[0], width), dtype=like.block.real.dtype)
     vectors = Array(whole.block.astype(like.dtype), whole.layout, like.world)

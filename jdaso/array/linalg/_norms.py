@@ -36,14 +36,14 @@ def vector_norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: float
 
 
 def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Array:  # noqa: A002
-    """The norm of matrices, the last two axes.
+    """The norm of matrices over the last two axes.
 
     Args:
         x: the matrices.
         keepdims: whether both axes stay, with length 1.
         ord: fro: the root of the sum of squares; nuc: the sum of the singular values; 2, -2: the
             largest and the smallest of them; 1, -1, inf, -inf: the largest and the smallest sum of
-            a column's or row's elements.
+            a column's or row's absolute values.
 
     Moves: for fro, 1 and inf reductions of the result or of a row; else what `svdvals` moves.
 
@@ -71,11 +71,11 @@ def matrix_norm(x: Any, *, keepdims: bool = False, ord: Any = "fro") -> Array:  
 
 
 def norm(x: Any, ord: Any = None, *, axis: Axis = None, keepdims: bool = False) -> Array:  # noqa: A002
-    """The norm of vectors or matrices, as `numpy.linalg.norm`.
+    """The norm of vectors or matrices, like `numpy.linalg.norm`.
 
     Args:
         x: the array.
-        ord: as of `vector_norm` for one axis, of `matrix_norm` for two; None: the root of the sum
+        ord: as in `vector_norm` for one axis, in `matrix_norm` for two; None: the root of the sum
             of squares over all axes.
         axis: one axis or two; None: all.
         keepdims: whether the axes stay, with length 1.

@@ -1,4 +1,4 @@
-"""Square systems whose matrix no node holds whole: block by block.
+"""Square systems, block by block: no node holds the whole matrix.
 
 A general matrix becomes ``Q R``, panel by panel of its columns: each panel loses its part in the
 columns before it, twice, and then is factored as a tall matrix (TSQR). Both factors are split along
@@ -29,7 +29,7 @@ solve_triangular = jax.scipy.linalg.solve_triangular
 
 
 def _shared(x: Array, node: int, block: jax.Array) -> jax.Array:
-    """The rows of one node, on all."""
+    """The rows of one node, on all nodes."""
     counts = tuple(count if k == node else 0 for k, count in enumerate(x.counts))
     return x.world.gather(block if x.world.node == node else block[:0], counts)
 
@@ -45,7 +45,7 @@ def factors(x: Array) -> tuple[Array, jax.Array]:
             ArrayLayout((size, panel.shape[1]), 0, x.counts),
             jnp.eye(panel.shape[1], dtype=x.dtype),
         )
-        for _ in range(2):  # columns that are nearly the same are orthogonal after the second time
+        for _ in range(2):  # columns that are nearly equal are orthogonal after the second pass
             part = x.world.reduce(q.T.conj() @ panel, "sum")
             above = above + part @ scale
             new, r = qr(Array(panel - q @ part, layout, x.world))
@@ -70,12 +70,12 @@ def solve(a: Any, b: Any) -> Array:
     """The x of ``a x = b``, for square matrices; b ``[n]``, ``[n, k]``, or stacks of these.
 
     A matrix that is split: by blocks, see this module. A node holds 5 n² / P numbers and 256
-    columns beside its part of b; each sends about 5 n² numbers in all. The result is whole on each
+    columns besides its part of b; each sends about 5 n² numbers in all. The result is whole on each
     node, or split along its columns if b is. A singular matrix gives inf, NaN or large numbers.
     A stack: each node solves some.
 
     Raises:
-        ValueError: the matrices are not square, or b does not fit.
+        ValueError: the matrices are not square, or b does not match.
     """
     a, b = of_one_world(square(a), b)
     if a.ndim > 2 or b.ndim > 2:
@@ -94,7 +94,7 @@ def solve(a: Any, b: Any) -> Array:
 
 
 def _stacks(a: Array, b: Array) -> Array:
-    """Stacks: each node those of matrices that it has; else all of them are gathered."""
+    """Stacks: each node solves those with its own matrices; otherwise all are gathered."""
     a = inexact(a)
     if a.split is None or a.split >= a.ndim - 2 or a.shape[:-2] != b.shape[:-2]:
         found = jnp.linalg.solve(resplit(a, None).block, resplit(b, None).block)
@@ -104,7 +104,7 @@ def _stacks(a: Array, b: Array) -> Array:
 
 
 def inv(x: Any) -> Array:
-    """The inverse of square matrices, by `solve`; of a split matrix it is split along its columns.
+    """The inverse of square matrices, by `solve`; split along its columns if the matrix is split.
 
     Each node sends about 5 n² numbers, and holds 4 n² / P; of a stack each node inverts some.
     """
@@ -118,10 +118,11 @@ def inv(x: Any) -> Array:
 
 
 def cholesky(x: Any, *, upper: bool = False) -> Array:
-    """The lower triangular L with ``x = L Lᴴ``, of a matrix that equals its adjoint, positive.
+    """The lower triangular L with ``x = L Lᴴ``, for a self-adjoint positive definite matrix.
 
-    By blocks: a node holds its rows of L, and one block of rows of another. Each node sends its
-    rows of L, n² / 2 P numbers on average, to all. A matrix that is not positive gives NaN.
+    By blocks: a node holds its rows of L, and one block of rows of another node. Each node sends
+    its rows of L, n² / 2 P numbers on average, to all. A matrix that is not positive definite gives
+    NaN.
 
     Args:
         x: the matrices; their lower triangles are read.
@@ -144,14 +145,14 @@ def cholesky(x: Any, *, upper: bool = False) -> Array:
 
 
 def _parts(x: Array) -> Iterator[tuple[int, slice]]:
-    """The nodes that have rows, and these."""
+    """The nodes that have rows, and those rows."""
     for node in range(x.world.nodes):
         if x.counts[node]:
             yield node, x.layout.slice_of(node)
 
 
 def _column(x: Array, found: jax.Array, node: int, part: slice) -> jax.Array:
-    """This node's rows with one more block of columns, that of a node, which factors its own."""
+    """This node's rows with one more block of columns: that of `node`, which factors its own."""
     before = slice(0, part.start)
     own = _shared(x, node, found[:, : part.stop])
     rows, square = own[:, before], own[:, part]

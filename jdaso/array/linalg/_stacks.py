@@ -17,8 +17,8 @@ def of_matrices(function: Callable[..., Any], x: Any) -> Any:
     """Applies a function of matrices ``[..., m, n]`` to those that a node has.
 
     One matrix is gathered: every node needs memory for all of it, and does all of the work. Of a
-    stack each node takes some: one that is split along rows or columns is laid along its first
-    axis before. The results, one array or several, keep the axes of the stack.
+    stack each node takes some: one that is split along rows or columns is first split along its
+    first axis. The results, one array or several, keep the axes of the stack.
     """
     x = square_or_not(x)
     if x.ndim == 2:
@@ -49,7 +49,7 @@ def square(x: Any) -> Array:
     """Returns square matrices.
 
     Raises:
-        ValueError: they are not square.
+        ValueError: the matrices are not square.
     """
     x = square_or_not(x)
     if x.shape[-1] != x.shape[-2]:
@@ -58,6 +58,6 @@ def square(x: Any) -> Array:
 
 
 def inexact(x: Array) -> Array:
-    """Returns an array of floats or complex numbers: whole numbers as floats."""
+    """Returns an array of floats or complex numbers: integers as floats."""
     wide = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
     return Array(x.block.astype(wide), x.layout, x.world)

@@ -34,11 +34,11 @@ def qr(x: Any, *, mode: str = "reduced") -> QR:
         x: the matrices.
         mode: reduced; or complete: k = m, for which one matrix is gathered.
 
-    Q is split as the rows, R whole on each node; the diagonal of R is not negative, so that the
-    factors do not depend on the number of nodes. Moves min(rows of the block, n) n numbers from
-    each node. A wide matrix is factored by its first m columns: R moves by one reduction more.
+    Q is split like the rows, R is whole on each node; the diagonal of R is not negative, so that
+    the factors do not depend on the number of nodes. Moves min(rows of the block, n) n numbers from
+    each node. A wide matrix is factored by its first m columns: R moves in one more reduction.
 
-    Of a stack each node factors some, and only these diagonals may have any sign.
+    Of a stack each node factors some; only there may the diagonals have any sign.
 
     Raises:
         ValueError: there are fewer than two axes, or there is no such mode.
@@ -94,14 +94,14 @@ class SVD(NamedTuple):
 def svd(x: Any, *, full_matrices: bool = True) -> SVD:
     """The singular value factors of matrices: U ``[m, k]``, S ``[k]``, Vh ``[k, n]``.
 
-    Here k is the lesser one of m and n.
+    Here k is the smaller of m and n.
 
     Args:
         x: the matrices.
         full_matrices: whether U is ``[m, m]`` and Vh ``[n, n]``: one matrix is gathered for that,
             and each node holds both factors. False for tall matrices that no node can hold.
 
-    Without full matrices by `qr` and the factors of R. Moves k² numbers from each node, and no
+    Without full matrices, by `qr` and the factors of R: moves k² numbers from each node, and no
     row; a wide matrix that is split along its columns is the transpose of a tall one. Of a stack
     each node factors some.
     """
@@ -112,7 +112,7 @@ def svd(x: Any, *, full_matrices: bool = True) -> SVD:
         u, s, vh = svd(x.T.conj(), full_matrices=False)
         return SVD(vh.T.conj(), s, u.T.conj())
     q, r = qr(x)
-    # Of equal singular values another processor may find other vectors.
+    # For equal singular values another processor may find other vectors.
     u, s, vh = agreed(
         ALONE if q.split is None else q.world, *jnp.linalg.svd(r.block, full_matrices=False)
     )

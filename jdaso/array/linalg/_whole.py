@@ -1,8 +1,8 @@
-"""Values of matrices for which every node gets all of a matrix; of stacks each takes some.
+"""Values of matrices that every node gets whole; of stacks each node takes some.
 
-One matrix that is split costs memory for n² numbers, and all of the work, on every node: these are
-for matrices that one node can hold. For a few eigenvalues of larger ones there is `lanczos`, for
-systems `solve`.
+One matrix that is split costs memory for n² numbers, and all of the work, on every node: these
+functions are for matrices that one node can hold. For a few eigenvalues of larger ones there is
+`lanczos`, for systems `solve`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._tall import svd, svdvals
 
 
 class Eigen(NamedTuple):
-    """Eigenvalues (those of `eigh` rise), and eigenvectors, the columns of a matrix."""
+    """Eigenvalues (ascending for `eigh`), and eigenvectors, the columns of a matrix."""
 
     eigenvalues: Array
     eigenvectors: Array
@@ -36,17 +36,17 @@ class Determinant(NamedTuple):
 
 
 def det(x: Any) -> Array:
-    """The determinants of square matrices. Gathers one that is split: n² numbers to each node."""
+    """The determinants of square matrices. Gathers a split one: n² numbers to each node."""
     return of_matrices(jnp.linalg.det, square(x))
 
 
 def slogdet(x: Any) -> Determinant:
-    """The signs and the logarithms of determinants; moves as `det`."""
+    """The signs and the logarithms of determinants; moves like `det`."""
     return Determinant(*of_matrices(lambda block: tuple(jnp.linalg.slogdet(block)), square(x)))
 
 
 def eigh(x: Any) -> Eigen:
-    """The eigenvalues and vectors of matrices that equal their adjoints.
+    """The eigenvalues and vectors of self-adjoint matrices.
 
     Gathers a matrix that is split: n² numbers to each node, which all compute the same. The lower
     triangle is read.
@@ -59,17 +59,17 @@ def eigh(x: Any) -> Eigen:
 
 
 def eigvalsh(x: Any) -> Array:
-    """The eigenvalues of matrices that equal their adjoints, rising; see `eigh`."""
+    """The eigenvalues of self-adjoint matrices, ascending; see `eigh`."""
     return eigh(x).eigenvalues
 
 
 def eig(x: Any) -> Eigen:
-    """The eigenvalues and right eigenvectors of square matrices, complex; moves as `eigh`."""
+    """The eigenvalues and right eigenvectors of square matrices, complex; moves like `eigh`."""
     return Eigen(*of_matrices(lambda block: tuple(jnp.linalg.eig(block)), square(x)))
 
 
 def eigvals(x: Any) -> Array:
-    """The eigenvalues of square matrices, complex, in no order; moves as `eigh`."""
+    """The eigenvalues of square matrices, complex, in no order; moves like `eigh`."""
     return of_matrices(jnp.linalg.eigvals, square(x))
 
 
@@ -103,7 +103,7 @@ def pinv(x: Any, *, rtol: Any = None) -> Array:
         x: the matrices.
         rtol: the share; None: ``max(m, n)`` times the precision.
 
-    Moves what `svd` without full matrices moves. Of a tall matrix, split along its rows, the result
+    Moves what `svd` without full matrices moves. For a tall matrix split along its rows, the result
     is split along its columns.
     """
     x = square_or_not(x)

@@ -21,7 +21,7 @@ class Problem(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The end of a descent: the share of s that the duality gap may have, and the most sweeps."""
+    """The end of a descent: the largest duality gap, as a share of s, and the maximum of sweeps."""
 
     tol: float
     most: int
@@ -36,7 +36,7 @@ class Descent(NamedTuple):
 
 
 def gap(problem: Problem, alpha: Any, weights: jax.Array) -> jax.Array:
-    """Returns the duality gap, a bound of the distance from the least value.
+    """Returns the duality gap, a bound on the distance from the least value.
 
     The dual point is the residual, scaled until it is feasible.
     """
@@ -65,7 +65,7 @@ def _sweep(problem: Problem, alpha: Any, weights: jax.Array) -> jax.Array:
 def descend(problem: Problem, alpha: Any, begin: jax.Array, stop: Stop) -> Descent:
     """Returns the weights by cyclic coordinate descent from `begin`.
 
-    Its derivative is that of the solution, by the implicit function theorem: weights that are 0
+    The derivative is that of the solution, by the implicit function theorem: weights that are 0
     stay 0, and for the others ``G dw = dc - dG w - dalpha sign(w)``.
 
     References: Friedman, Hastie and Tibshirani (2010), Journal of Statistical Software 33; Bertrand

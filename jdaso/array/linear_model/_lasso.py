@@ -49,8 +49,8 @@ def lasso(
 ) -> Array:
     """The weights that make ``|y - x w|² / 2n + alpha |w|₁`` smallest, ``[d]``, on all nodes.
 
-    It can be a part of a program of `jax.jit`, and has derivatives with respect to alpha, x and y:
-    `jax.grad` of a loss on other rows gives the direction in which to move alpha.
+    The function can be part of a `jax.jit` program, and has derivatives with respect to alpha, x
+    and y: `jax.grad` of a loss on other rows gives the direction in which to move alpha.
 
     Args:
         x: rows ``[n, d]``.
@@ -58,7 +58,7 @@ def lasso(
         alpha: the weight of the penalty, a number.
         fit_intercept: whether to subtract the means first.
         tol: the share of ``|y|²`` that the duality gap may have at the end.
-        max_iter: the most sweeps over the weights.
+        max_iter: the maximum number of sweeps over the weights.
 
     Moves one reduction of (d + 1)² numbers, and one of d + 1 for the means; the sweeps nothing.
     """
@@ -79,22 +79,22 @@ def lasso_path(
     tol: float = 1e-4,
     max_iter: int = 1000,
 ) -> tuple[Array, Array, Array]:
-    """The weights along a path of penalties, as `sklearn.linear_model.lasso_path`.
+    """The weights along a path of penalties, like `sklearn.linear_model.lasso_path`.
 
     Args:
         x: rows ``[n, d]``; no means are subtracted.
         y: targets ``[n]``.
         eps: the smallest alpha, divided by the largest, at which all weights are 0.
         n_alphas: the number of penalties between them, at equal ratios.
-        alphas: the penalties themselves.
-        tol: as of `lasso`.
-        max_iter: as of `lasso`.
+        alphas: the penalties themselves, if given.
+        tol: as in `lasso`.
+        max_iter: as in `lasso`.
 
     Returns:
-        The penalties, falling, ``[p]``; the weights ``[d, p]``; the duality gaps ``[p]``.
+        The penalties, descending, ``[p]``; the weights ``[d, p]``; the duality gaps ``[p]``.
 
     Moves one reduction of (d + 1)² numbers for the whole path: each penalty begins at the weights
-    of the one before.
+    of the previous one.
     """
     x = rows_of(x)
     problem = _sums(x, targets_of(y, x), intercept=False).problem
@@ -121,15 +121,15 @@ def _solved(problem: Problem, alpha: jax.Array, stop: Stop) -> Descent:
 
 
 class Lasso(Estimator):
-    """Linear regression with few weights that are not 0, as `sklearn.linear_model.Lasso`.
+    """Linear regression with few nonzero weights, like `sklearn.linear_model.Lasso`.
 
-    `fit` moves two reductions, of d + 1 and of (d + 1)² numbers; its sweeps over the weights are
-    each node's own, on these sums, and move nothing. `predict` moves nothing.
+    `fit` moves two reductions, of d + 1 and of (d + 1)² numbers; each node sweeps over the weights
+    by itself, on these sums, which moves nothing. `predict` moves nothing.
 
     Args:
         alpha: the weight of the penalty; see `lasso`.
         fit_intercept: whether to find a constant, too.
-        max_iter: the most sweeps over the weights.
+        max_iter: the maximum number of sweeps over the weights.
         tol: the share of ``|y|²`` that the duality gap may have at the end. In float32 no gap is
             computed to better than about 1e-6 of it.
 
@@ -178,12 +178,12 @@ class Lasso(Estimator):
         return self
 
     def predict(self, x: Any) -> Array:
-        """Returns ``x w + intercept``, laid as the rows."""
+        """Returns ``x w + intercept``, in the layout of the rows."""
         x = self._more_rows(x)
         return like_rows(x.block @ self.coef_.block + self.intercept_, x)
 
     def score(self, x: Any, y: Any) -> float:
-        """Returns the coefficient of determination, R²; moves three numbers of each node."""
+        """Returns the coefficient of determination, R²; moves three numbers from each node."""
         x = self._more_rows(x)
         y = targets_of(y, x)
         error = REDUCTIONS["sum"]((y - self.predict(x)) ** 2)

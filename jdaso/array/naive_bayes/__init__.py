@@ -1,6 +1,6 @@
-"""Classifiers by Bayes's theorem, with scikit-learn's interface.
+"""Classifiers by Bayes' theorem, with scikit-learn's interface.
 
-May live here: one distribution of features a module. May not: the interface of all classifiers
+May live here: one distribution of features per module. May not: the interface of all classifiers
 (`_classifier`), and MPI.
 """
 

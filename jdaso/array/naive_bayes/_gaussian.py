@@ -15,7 +15,7 @@ from .._reduce import sharers
 
 
 class GaussianNB(Classifier):
-    """Naive Bayes of normal distributions, as `sklearn.naive_bayes.GaussianNB`.
+    """Naive Bayes with normal distributions, like `sklearn.naive_bayes.GaussianNB`.
 
     `fit` moves the number, the mean and the spread of the rows of each class, (2 d + 1) numbers for
     each from each node; `predict` moves nothing.
@@ -25,7 +25,7 @@ class GaussianNB(Classifier):
         var_smoothing: the share of the largest variance of a column that is added to all.
 
     Attributes:
-        classes_: the different labels, rising, on the host.
+        classes_: the different labels, ascending, on the host.
         class_count_: the numbers of rows ``[k]``, on the host.
         class_prior_: the probabilities ``[k]``, on the host.
         theta_: means ``[k, d]``, the same on all nodes; so are the variances.

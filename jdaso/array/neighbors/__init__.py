@@ -1,4 +1,4 @@
-"""Estimators that look at the nearest rows, with scikit-learn's interface.
+"""Estimators based on the nearest rows, with scikit-learn's interface.
 
 May live here: predictions from the nearest rows. May not: distances themselves (`_distances`), and
 MPI.

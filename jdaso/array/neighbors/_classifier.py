@@ -14,18 +14,18 @@ from .._estimator import classes_of, like_rows
 
 
 class KNeighborsClassifier(Classifier):
-    """The class of most of the nearest rows, as `sklearn.neighbors.KNeighborsClassifier`.
+    """The most frequent class of the nearest rows, like `sklearn.neighbors.KNeighborsClassifier`.
 
     `fit` keeps the rows where they are. `predict` passes the blocks of these rows from node to
     node, n (d + 1) (P - 1) / P numbers from each, while each node compares its own rows with the
-    block that it has; it holds two blocks and 2^22 distances at a time.
+    block that it has; a node holds two blocks and 2^22 distances at a time.
 
     Args:
         n_neighbors: k.
-        weights: of the votes: ``"uniform"``, or ``"distance"``: its inverse.
+        weights: of the votes: ``"uniform"``, or ``"distance"``: the inverse distance.
 
     Attributes:
-        classes_: the different labels, rising, on the host.
+        classes_: the different labels, ascending, on the host.
         n_samples_fit_: the number of rows.
     """
 
@@ -47,7 +47,7 @@ class KNeighborsClassifier(Classifier):
         return self
 
     def kneighbors(self, x: Any, n_neighbors: int | None = None) -> tuple[Array, Array]:
-        """Returns distances to the nearest rows, rising, and their numbers, each ``[n, k]``."""
+        """Returns distances to the nearest rows, ascending, and their numbers, each ``[n, k]``."""
         distances, places, _ = self._nearest(x, n_neighbors or self.n_neighbors)
         return distances, places
 
@@ -81,7 +81,7 @@ class KNeighborsClassifier(Classifier):
     def _votes(self, distances: jax.Array) -> jax.Array:
         if self.weights == "uniform":
             return jnp.ones_like(distances)
-        same = distances == 0  # rows that are the same have all the votes
+        same = distances == 0  # equal rows have all the votes
         inverse = 1 / jnp.where(same, 1, distances)
         return jnp.where(same.any(1, keepdims=True), same, inverse)
 
@@ -98,7 +98,7 @@ class _Best(NamedTuple):
 def _nearer(best: _Best, block: jax.Array, rows: jax.Array, first: Any) -> _Best:
     """Takes one more block into account; of equal distances the first rows stay.
 
-    On each node blocks come in another order, so the rows' numbers decide.
+    Blocks arrive in another order on each node, so the rows' numbers decide.
     """
     count = best.distances.shape[1]
     rows, codes = rows[:, :-1], rows[:, -1].astype(int)

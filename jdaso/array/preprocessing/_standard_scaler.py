@@ -13,7 +13,7 @@ from .._reduce import moments
 
 
 class StandardScaler(Estimator):
-    """``(x - mean) / std`` of each column, as `sklearn.preprocessing.StandardScaler`.
+    """``(x - mean) / std`` of each column, like `sklearn.preprocessing.StandardScaler`.
 
     `fit` moves two numbers of each column, in one operation; `transform` moves nothing.
 
@@ -37,7 +37,7 @@ class StandardScaler(Estimator):
         return self.partial_fit(x)
 
     def partial_fit(self, x: Any, y: Any = None) -> StandardScaler:
-        """Takes more rows into account: of data larger than memory, a part at a time."""
+        """Takes more rows into account: one part at a time of data larger than memory."""
         first = not hasattr(self, "n_samples_seen_")
         x = self._rows(x) if first else self._more_rows(x)
         mean, spread, number = moments(x, (0,))
@@ -58,13 +58,13 @@ class StandardScaler(Estimator):
         return mean, 1 if self.scale_ is None else self.scale_.block
 
     def transform(self, x: Any) -> Array:
-        """Returns the standardized rows, laid as they were."""
+        """Returns the standardized rows, in the same layout."""
         x = self._more_rows(x)
         mean, scale = self._parts()
         return Array(_scaled(x.block, mean, scale), x.layout, x.world)
 
     def inverse_transform(self, x: Any) -> Array:
-        """Returns the rows of standardized ones."""
+        """Returns the original rows of standardized ones."""
         x = self._more_rows(x)
         mean, scale = self._parts()
         return Array(x.block * scale + mean, x.layout, x.world)
@@ -80,6 +80,6 @@ def _scaled(block: jax.Array, mean: Any, scale: Any) -> jax.Array:
 
 
 def _divisors(var: jax.Array, mean: jax.Array) -> jax.Array:
-    """Roots of variances; 1 for those that rounding of the mean explains: constant columns."""
+    """Roots of variances; 1 for those within the rounding of the mean: constant columns."""
     rounding = 16 * jnp.finfo(var.dtype).eps * jnp.abs(mean)
     return jnp.where(var <= rounding**2, 1, jnp.sqrt(var))

@@ -108,7 +108,7 @@ def own_number() -> Iterator[int]:
 
 
 def remove(number: int) -> None:
-    """Ends the processes in a number's namespaces and removes these, deferring signals."""
+    """Ends the processes in a number's namespaces and removes the namespaces, deferring signals."""
     folder, failed = STATE / f"cluster-{number}", []
     with _signals_later():
         listed = folder / "namespaces"

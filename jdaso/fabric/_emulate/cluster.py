@@ -111,7 +111,7 @@ def emulated_cluster(
     Args:
         hosts: number of hosts, 2 to 64.
         rate: of each link and direction: bits per second, or a text such as ``"100mbit"``.
-        check: whether to measure each link first, by TCP; it may be off by at most 10 %.
+        check: whether to measure each link first, by TCP; a link may be off by at most 10 %.
 
     Raises:
         ValueError: an argument is out of range.
@@ -205,7 +205,7 @@ def _shape(namespace: str, device: str, bits: float) -> None:
 
     The first holds 2 ms of traffic, so that the link catches up after a timer that was late. The
     second lets 0.5 ms of traffic through at once, and then `_PEAK` of the rate at most: so even
-    the first message after a pause takes almost its time. Packets are short for both to count.
+    the first message after a pause takes almost its full time. Packets are short, so both count.
     """
     rate = ["rate", f"{bits:.0f}bit", "burst", str(_bucket(_BURST_SECONDS, bits))]
     rate += ["peakrate", f"{_PEAK * bits:.0f}bit", "mtu", str(_bucket(_FREE_SECONDS, bits))]

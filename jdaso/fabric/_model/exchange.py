@@ -41,7 +41,7 @@ class Fabric:
     Attributes:
         nodes: P.
         bits_per_second: of one node's link, each way.
-        latency_seconds: alpha: the time of a message besides its bytes.
+        latency_seconds: alpha: the time of a message apart from its bytes.
         efficiency: the share of the link's bits that carry numbers; the rest are headers.
         copy_bytes_per_second: rate at which a node's host copies memory (bytes copied, so each
             read and written once); shared by the nodes of one machine.
@@ -291,7 +291,7 @@ def advise(
     """Finds B, S and wire that hide all exchanges: one for each wire that can, fastest step first.
 
     For each wire, B is the smallest with which nothing is exposed (see `predict`) and a cycle's
-    starts and merges take at most 5 % of its steps, as ``Phases(sync_every="auto")``; if they
+    starts and merges take at most 5 % of its steps, as in ``Phases(sync_every="auto")``; if they
     take more with every B, the smallest with which nothing is exposed. S is the smallest for that
     B. Steps within 1 % of each other count as equal; then the smaller B comes first (nodes drift
     less), then the wider wire.

@@ -194,7 +194,7 @@ class Hybrid:
         )
 
     def play(self, fabric: Fabric | None = None) -> list[list[Played]]:
-        """Returns the begin and end of each action of a step, without the averages."""
+        """Returns the start and end of each action of a step, without the averages."""
         return play(
             self.order,
             self.forward_seconds,

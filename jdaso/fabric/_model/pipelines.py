@@ -21,7 +21,7 @@ class HybridPrediction:
             of equal cost.
         activations_seconds: time that messages between stages add to that.
         averaging_seconds: time that the averages of replicas add to that, with packing and merging.
-        bytes_per_step: bytes over its link of the node that sends most.
+        bytes_per_step: bytes that the node with the most traffic sends over its link.
         samples_per_second: of all replicas.
         one_node: speed relative to one node that computes alone.
         data_parallel: speed relative to synchronous data parallelism on as many nodes with as many
@@ -77,7 +77,7 @@ def predict_hybrid(
             `predict_synchronous`.
 
     Raises:
-        ValueError: the cluster has another number of nodes; the order does not end.
+        ValueError: the cluster has another number of nodes; the order deadlocks.
 
     Reference:
         The bubble: GPipe (arXiv 1811.06965), section 2.3; Megatron-LM (arXiv 2104.04473), section

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from .exchange import Fabric
 
 LOCAL_LATENCY_SECONDS = 1e-6
-"""The time of a message between two partitions of one node besides its bytes; a usual value."""
+"""The time of a message between two partitions of one node, apart from its bytes; typical."""
 
 Order = Sequence[Sequence[tuple[bool, int, int]]]
 """The actions of each rank in order: (backward, stage, micro-batch)."""
@@ -76,7 +76,7 @@ def play(
     fabric: Fabric | None = None,
     partitions_per_node: int = 1,
 ) -> list[list[Played]]:
-    """Returns the begin and end of each action of a step; a list for each rank.
+    """Returns the start and end of each action of a step; a list for each rank.
 
     An action begins when its rank has finished the previous one and its inputs have arrived: for
     forward(s, m), the messages to s from earlier stages' forward passes of m; for backward(s, m),
@@ -93,7 +93,7 @@ def play(
         partitions_per_node: ranks that share a node.
 
     Raises:
-        ValueError: the order does not end; the text lists which rank waits for which action.
+        ValueError: the order deadlocks; the text lists which rank waits for which action.
     """
     traffic = chain(len(forward_seconds)) if traffic is None else traffic
     home = {stage: rank for rank, actions in enumerate(order) for _, stage, _ in actions}

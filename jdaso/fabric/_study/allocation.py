@@ -48,7 +48,7 @@ def hosts_of(
 ) -> tuple[str, ...]:
     """Returns a host for each node of a cell; none: all nodes are on this machine.
 
-    The emulated ones if there are some, else those that the fabric names, else those of the
+    The emulated ones if there are any, else those that the fabric names, else those of the
     allocation, from its first on.
     """
     hosts = cluster.hosts if cluster else fabric.hosts or allocated
@@ -59,7 +59,7 @@ def require_hosts(study: Study, allocated: Sequence[str]) -> None:
     """Raises unless there is a host for every node of every cell, and limits reach all hosts.
 
     Raises:
-        StudyError: the allocation has too few, or other hosts would not know a limit.
+        StudyError: the allocation has too few, or a limit would not hold on other hosts.
     """
     for cell in study.cells:
         fabric, nodes = study.fabrics[str(cell.factors["fabric"])], int(cell.factors["nodes"])

@@ -19,7 +19,7 @@ from .measured import Key, MeasuredLaunch, RowsError, good_cells, key_of
 
 FEWEST_CELLS = 4
 _TOLERATED = 0.05
-"""Relative error from which on a cell's weight falls: an outlier does not bend the line."""
+"""Relative error above which a cell's weight falls: an outlier does not bend the line."""
 _SAME = 1e-3
 """Algorithms whose errors differ by less are taken as equal."""
 
@@ -56,8 +56,8 @@ class Fit:
 
     Attributes:
         factors: all but nodes and bytes.
-        algorithm: the one that fits best; of several that fit alike, the first.
-        alpha_seconds: of one round, besides its bytes.
+        algorithm: the one that fits best; of several that fit equally well, the first.
+        alpha_seconds: of one round, apart from its bytes.
         beta_seconds: of one byte through a node's link.
         fitted: cells that were fitted.
         held_out: cells that were not.
@@ -132,7 +132,7 @@ def fits_of(launches: Iterable[MeasuredLaunch]) -> Fits:
 
 
 def rates_of(launches: Sequence[MeasuredLaunch]) -> dict[str, float]:
-    """Returns bit/s of each fabric: as declared of an emulated one, else of its fastest fit.
+    """Returns bit/s of each fabric: as declared for an emulated one, else from its fastest fit.
 
     A real link has at least the rate of any operation; a fabric without a fit is left out.
     """
@@ -183,7 +183,7 @@ def fit(factors: Key, cells: Cells) -> Fit:
 def _solve(cells: Cells, algorithm: Algorithm) -> tuple[float, float]:
     """Minimizes a robust loss of ``log(fit / measured)`` over alpha and beta, both at least 0.
 
-    The logarithm counts a cell that is ten times too fast as one that is ten times too slow.
+    The logarithm counts a cell that is ten times too fast like one that is ten times too slow.
     """
     terms = (cells.terms(algorithm) / cells.seconds).T
     scale = np.linalg.norm(terms, axis=0)
@@ -212,7 +212,7 @@ def chosen(fits: Sequence[Fit], where: dict[str, str], prefer: Sequence[str] = (
     Args:
         fits: to choose from.
         where: factor -> level, as text.
-        prefer: workloads, the best first, among which the choice is ours.
+        prefer: workloads to choose from if several remain, the best first.
 
     Raises:
         RowsError: none or several remain.

@@ -79,7 +79,7 @@ def _failed(launch: MeasuredLaunch) -> dict[str, Any]:
 
 
 def _plain(found: Any) -> dict[str, Any]:
-    """Returns a dataclass as JSON has it: factors as objects, and None for what is not finite."""
+    """Returns a dataclass for JSON: factors as objects, and None for numbers not finite."""
     return {field.name: _value(getattr(found, field.name)) for field in dataclasses.fields(found)}
 
 

@@ -24,14 +24,14 @@ _KINDS = {
 
 
 class StudyError(ValueError):
-    """A declaration, a folder of a study, or a row of it is not as it must be."""
+    """A declaration, a folder of a study, or a row is not as it must be."""
 
 
 def one_of(where: str, given: object, known: Collection[str]) -> str:
     """Returns a name if it is known; otherwise the error names the nearest one.
 
     Raises:
-        StudyError: it is not known.
+        StudyError: the name is not known.
     """
     if isinstance(given, str) and given in known:
         return given
@@ -42,7 +42,7 @@ def refuse_unknown(where: str, table: Mapping[str, Any], known: Collection[str])
     """Raises if a table has a key that nothing reads.
 
     Raises:
-        StudyError: it has.
+        StudyError: there is such a key.
     """
     for key in table:
         if key not in known:
@@ -60,11 +60,11 @@ def typed(where: str, given: Any, kind: type) -> Any:
     """Returns a value of that type; a whole number will do where a number is asked for.
 
     Raises:
-        StudyError: it has another type, or is not finite.
+        StudyError: the value has another type, or is not finite.
     """
     right = isinstance(given, (int, float) if kind is float else kind)
     if not right or isinstance(given, bool) != (kind is bool):
-        raise StudyError(f"{where} must be {_KINDS[kind]}, got {given!r}. Write it so.")
+        raise StudyError(f"{where} must be {_KINDS[kind]}, got {given!r}. Correct it.")
     if kind is float and not math.isfinite(given):
         raise StudyError(f"{where} must be finite, got {given!r}. Give a number.")
     return kind(given)
@@ -74,7 +74,7 @@ def at_least(where: str, given: Any, least: float) -> Any:
     """Returns a number that is not below a limit.
 
     Raises:
-        StudyError: it is.
+        StudyError: the number is below.
     """
     if given < least:
         raise StudyError(f"{where} must be at least {least:g}, got {given!r}. Raise it.")
@@ -85,7 +85,7 @@ def at_most(where: str, given: Any, most: float) -> Any:
     """Returns a number that is not above a limit.
 
     Raises:
-        StudyError: it is.
+        StudyError: the number is above.
     """
     if given > most:
         raise StudyError(f"{where} must be at most {most:g}, got {given!r}. Lower it.")
@@ -96,7 +96,7 @@ def texts(where: str, given: Any) -> tuple[str, ...]:
     """Returns one text or a list of texts as a tuple.
 
     Raises:
-        StudyError: there is something else in it.
+        StudyError: the value has anything else.
     """
     given = [given] if isinstance(given, str) else typed(where, given, list)
     return tuple(typed(where, text, str) for text in given)
@@ -106,7 +106,7 @@ def environment(where: str, given: Any) -> dict[str, str]:
     """Returns environment variables; numbers become texts.
 
     Raises:
-        StudyError: a value is no text or number.
+        StudyError: a value is neither a text nor a number.
     """
     table = typed(where, given, dict)
     for name, value in table.items():
@@ -119,7 +119,7 @@ def count_of_bytes(where: str, given: Any) -> int:
     """Returns bytes, given as a number or as a text such as ``"64 KiB"`` or ``"1MB"``.
 
     Raises:
-        StudyError: it is neither, or not positive.
+        StudyError: the value is neither, or not positive.
     """
     found = re.fullmatch(r"(\d+) *([a-z]+)", given.strip().lower()) if type(given) is str else None
     if found and found[2] in _UNITS:

@@ -1,6 +1,6 @@
 """The tables ``[fabrics]``, ``[libraries]`` and ``[workloads]`` of a declaration, read and checked.
 
-A fabric or library that has no table is a name and no more: the machine's own, in its environment.
+A fabric or library that has no table is only a name: the machine's own, in its environment.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def fabrics(declared: Any) -> dict[str, ChosenFabric]:
     """Returns the fabrics that a table declares, by name.
 
     Raises:
-        StudyError: one of them cannot be.
+        StudyError: one of them is invalid.
     """
     return {name: fabric(name, table) for name, table in _tables("fabrics", declared)}
 
@@ -117,7 +117,7 @@ def libraries(declared: Any) -> dict[str, ChosenLibrary]:
     """Returns the libraries that a table declares, by name.
 
     Raises:
-        StudyError: one of them cannot be.
+        StudyError: one of them is invalid.
     """
     return {name: library(name, table) for name, table in _tables("libraries", declared)}
 
@@ -139,7 +139,7 @@ def workloads(declared: Any) -> dict[str, ChosenWorkload]:
     """Returns jdaso's own workloads, and those that a table declares, by name.
 
     Raises:
-        StudyError: one of them cannot be.
+        StudyError: one of them is invalid.
     """
     own = {name: ChosenWorkload(name, READS[name], settings=SETTINGS[name]) for name in READS}
     return own | {name: _workload(name, table) for name, table in _tables("workloads", declared)}
@@ -181,7 +181,7 @@ _AT_MOST: Mapping[str, str | int] = {
     "fragments": "sync_every",
     "tokens": 1024,
 }
-"""Setting -> its largest value, or the setting that has it."""
+"""Setting -> its largest value, or the setting with that value."""
 
 
 def used(

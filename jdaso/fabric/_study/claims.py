@@ -1,6 +1,6 @@
 """The claims of a study: statements about many of its cells at once, which its answers judge.
 
-A claim measures nothing: it may be added, changed or taken back after a study has run.
+A claim measures nothing: it may be added, changed or withdrawn after a study has run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Emulated clusters of a study: made when a cell first needs one, kept for the cells after it.
 
-The cells of a study are shuffled, and to make and measure a cluster takes as long as a cell.
+The cells of a study are shuffled, and making and measuring a cluster takes as long as a cell.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .._emulate.cluster import Cluster, emulated_cluster
 from .chosen import ChosenFabric
 
 _MOST = 8
-"""Clusters kept at a time; the one that was used least lately goes."""
+"""Clusters kept at a time; the least recently used one is removed."""
 
 
 class Clusters:
@@ -27,7 +27,7 @@ class Clusters:
         """Returns the cluster of a fabric and a number of nodes; None for a real fabric.
 
         Raises:
-            ClusterError: it cannot be made, or its links do not have the rate.
+            ClusterError: the cluster cannot be made, or its links do not have the rate.
         """
         if not fabric.rate:
             return None

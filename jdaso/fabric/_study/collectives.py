@@ -35,7 +35,7 @@ def _log(nodes: int) -> float:
 
 
 def _part(nodes: int) -> float:
-    """Returns the share of an array that is of the other nodes."""
+    """Returns the share of an array that belongs to the other nodes."""
     return (nodes - 1) / nodes
 
 

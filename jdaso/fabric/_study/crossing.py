@@ -18,7 +18,7 @@ class Cell:
 
     Attributes:
         id: "c" and eight digits of the hash of the factors: the same in every study.
-        factors: factor -> level, in the order of `FACTORS`, without those that it does not read.
+        factors: factor -> level, in the order of `FACTORS`, without those that are not read.
     """
 
     id: str
@@ -69,7 +69,7 @@ def in_order(cells: Sequence[Cell], replicates: int, seed: int) -> list[tuple[in
     """Returns all launches of a study as (replicate, cell), shuffled within each replicate.
 
     So a drift of the machine does not become an effect of a factor. The order of a replicate
-    depends on the seed and its number alone: more replicates leave the order of the others.
+    depends on the seed and its number alone: more replicates do not change the others' order.
     """
     order = []
     for replicate in range(replicates):

@@ -19,11 +19,11 @@ Column = Float64[np.ndarray, " points"]
 
 
 class Curve(NamedTuple):
-    """One line: medians over all iterations, between the 5 and the 95 % of them.
+    """One line: medians over all iterations, between their 5 and 95 % quantiles.
 
     Attributes:
         label: the factors by which the lines of a chart differ.
-        x: rising.
+        x: increasing.
         low: 5 % are below.
         median: half of them.
         high: 95 %.
@@ -82,7 +82,7 @@ def bandwidth_charts(studies: Studies) -> list[Chart]:
 
 
 def latency_charts(studies: Studies) -> list[Chart]:
-    """Returns the time of an operation against bytes: a chart for each, and number of nodes."""
+    """Returns the time against bytes: a chart for each operation and number of nodes."""
     return _against_bytes(studies, "time", "Time", "microseconds", lambda x: 1e6 * _seconds(x))
 
 
@@ -230,6 +230,6 @@ def _labels(lines: Sequence[tuple[str, Key]]) -> list[str]:
 
 
 def slug(*parts: object) -> str:
-    """Joins words to the name of a file: lower-case letters, digits and hyphens."""
+    """Joins words into the name of a file: lower-case letters, digits and hyphens."""
     text = "-".join(str(part) for part in parts if part is not None)
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())

@@ -23,7 +23,7 @@ from .factors import Level
 KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "limit_bytes", "factors", "cells")
 KEYS += ("exclude", "fabrics", "libraries", "workloads", "claims", "short")
 _UNMEASURED = ("replicates", "margin", "claims", "limit_seconds", "limit_bytes")
-"""Parts that change no measurement: a study goes on with other ones, it does not begin anew."""
+"""Parts that change no measurement: a study goes on with other ones, and does not begin anew."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Study:
 
     @cached_property
     def declaration(self) -> str:
-        """The SHA-256 of all in the normal form that is measured, in hexadecimal digits."""
+        """The SHA-256 of the measured parts of the normal form, in hexadecimal digits."""
         form = {key: part for key, part in self.normal_form().items() if key not in _UNMEASURED}
         text = json.dumps(form, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -90,7 +90,7 @@ def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
     """Returns the study that a table declares.
 
     Raises:
-        StudyError: it declares none.
+        StudyError: the table declares none.
     """
     checks.refuse_unknown("the study", declared, KEYS)
     if short:

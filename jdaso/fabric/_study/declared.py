@@ -15,7 +15,7 @@ class Declared(NamedTuple):
 
     Attributes:
         margin: relative difference that matters.
-        cells: factors of each cell, also of those that have no rows yet.
+        cells: factors of each cell, including cells that have no rows yet.
         claims: statements to judge.
         rates: bit/s of the emulated fabrics, by name.
     """
@@ -27,10 +27,10 @@ class Declared(NamedTuple):
 
 
 def read_declared(folder: str | Path) -> Declared:
-    """Reads the declaration of the study that has run into a folder.
+    """Reads the declaration of the study whose rows are in a folder.
 
     Raises:
-        StudyError: it is missing or damaged.
+        StudyError: the declaration is missing or damaged.
     """
     study = read_declaration(folder)["study"]
     fabrics = study["fabrics"].items()

@@ -1,7 +1,7 @@
 """Equal, different or undecided: two one-sided tests for a margin, and advice on replicates.
 
 With ``d`` the mean log ratio of n replicates and ``b = log(1 + margin)``, there are three outcomes.
-Each rejects the hypothesis that it is wrong about, by Student's t test at `alpha`:
+Each outcome rejects what contradicts it, by Student's t test at `alpha`:
 
 - equal: both ``d <= -b`` and ``d >= b`` are rejected (TOST; Schuirmann 1987)
 - different: ``d <= b`` is rejected (slower), or ``d >= -b`` (faster): beyond the margin, not just
@@ -29,7 +29,7 @@ ALPHA = 0.05
 POWER = 0.8
 MOST_REPLICATES = 1000
 _FIRST = 3
-"""Replicates to begin with: the fewest whose spread is worth something."""
+"""Replicates to begin with: the fewest whose spread is meaningful."""
 
 Outcome = Literal["equal", "slower", "faster", "undecided"]
 
@@ -109,9 +109,9 @@ def _interval(logs: Logs, confidence: float) -> tuple[float, float]:
 def more_replicates(
     logs: Logs, interval: tuple[float, float], bound: float, alpha: float = ALPHA
 ) -> int | None:
-    """Advises on further replicates, with which the comparison is decided with 80 % probability.
+    """Advises on further replicates that decide the comparison with 80 % probability.
 
-    If the interval contains 0, the plan is for links that are equal; else for a ratio as it was
+    If the interval contains 0, the plan is for links that are equal; else for the ratio that was
     found. A spread from few replicates may be too small by luck; the plan is for its upper 80 %
     confidence limit, ``s sqrt(v / chi2(0.2, v))`` with v = n - 1 (Browne 1995, Statistics in
     Medicine 14).
@@ -136,7 +136,7 @@ def power(count: int, spread: float, effect: float, bound: float, alpha: float =
     Equal, if ``|effect| < bound``: ``F(-t; (effect - b) / se) - F(t; (effect + b) / se)``, else
     different: ``1 - F(t; (|effect| - b) / se)``, with F the distribution of the noncentral t with
     n - 1 degrees of freedom, t its central quantile at 1 - alpha, and ``se = spread / sqrt(n)``.
-    For equal links the formula is a lower bound, close from a power of 0.7 on.
+    For equal links the formula is a lower bound, close at a power of 0.7 and above.
 
     Args:
         count: n, at least 2.
@@ -150,7 +150,7 @@ def power(count: int, spread: float, effect: float, bound: float, alpha: float =
     error = max(spread, 1e-9) / np.sqrt(count)
     t, freedom = float(stats.t.ppf(1 - alpha, count - 1)), count - 1
 
-    def below(at: float, shift: float) -> float:  # beyond 30 it is 0 or 1, and SciPy's may be NaN
+    def below(at: float, shift: float) -> float:  # beyond 30 this is 0 or 1; SciPy may give NaN
         return float(stats.nct.cdf(at, freedom, np.clip(shift / error, -30, 30)))
 
     if abs(effect) < bound:

@@ -34,7 +34,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration of a workload, as it is estimated.
+    """One iteration of a workload, as estimated.
 
     Attributes:
         moved: bytes that a ring of all nodes reduces.
@@ -50,8 +50,8 @@ class Iteration:
 def seconds_of(study: Study, cell: Cell) -> float:
     """Returns the approximate time of one launch of a cell, at most its limit.
 
-    A real fabric is taken for 10 Gbit/s; a program that is not jdaso's own, for one start. All
-    nodes are taken to share two cores, as emulated ones do.
+    A real fabric is assumed to have 10 Gbit/s, a program that is not jdaso's own to take one start,
+    and all nodes to share two cores, as emulated ones do.
     """
     factors, workload = cell.factors, study.workloads[str(cell.factors["workload"])]
     nodes = int(factors["nodes"])
@@ -77,7 +77,7 @@ def seconds_of(study: Study, cell: Cell) -> float:
 
 
 def _rooms(settings: Settings) -> list[tuple[str, float]]:
-    """The two series of iterations, with the seconds in which they must have room."""
+    """The two series of iterations, with the seconds that they must fit into."""
     most = float(settings.get("most_seconds", math.inf))
     return [("warmup", most / 2), ("iterations", most)]
 
@@ -115,7 +115,7 @@ _ITERATIONS: Mapping[str, Callable[[Factors, Settings, int], Iteration]] = {
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as people read it."""
+    """Formats a time for people."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -76,7 +76,7 @@ METHODS = ("daso", "synchronous", "instant", "bare")
 "daso": jdaso. "instant": the same, but nothing is sent, which no method can beat. "synchronous":
 gradients are averaged at each step in the library's own way: by `jdaso.synchronous` over MPI, by
 ``pmean`` in JAX's own processes, by mpi4jax's operations in the compiled step, by PyTorch's
-DistributedDataParallel. "bare": nodes that never meet.
+DistributedDataParallel. "bare": nodes that never communicate.
 """
 
 COMPUTES = ("paced", "real")

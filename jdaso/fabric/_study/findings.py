@@ -153,7 +153,7 @@ def _most(advice: Sequence[int | None]) -> int | None:
 
 
 def _more(pair: Pairs, verdict: Verdict, alpha: float) -> int | None:
-    """Advises at an open setting; where only the correction leaves it open, at its level."""
+    """Advises at an open setting; at the corrected level if only the correction leaves it open."""
     if verdict.more != 0:
         return verdict.more
     interval = (float(np.log(verdict.ratio.low)), float(np.log(verdict.ratio.high)))

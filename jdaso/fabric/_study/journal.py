@@ -1,6 +1,6 @@
 """The journal of a study: rows that are appended one by one and survive any end of the process.
 
-A row is on the disk before the next cell starts. A line that a kill has torn is dropped when the
+A row is on the disk before the next cell starts. A line that a kill cut short is dropped when the
 journal is opened again, and its cell runs again. A folder belongs to one declaration, and at any
 time to one process.
 """
@@ -28,7 +28,7 @@ class Journal:
     Args:
         folder: the folder.
         file: its ``rows.jsonl``, open for appending.
-        rows: all rows that are there.
+        rows: all rows of this file.
     """
 
     def __init__(self, folder: Path, file: int, rows: list[dict[str, Any]]):
@@ -50,10 +50,10 @@ class Journal:
         return self._last.get(launch, (0, ""))[1] == OK
 
     def append(self, row: Row) -> None:
-        """Writes a row to the disk; returns when it is there.
+        """Writes a row to the disk; returns once the row is there.
 
         Raises:
-            StudyError: it is no next attempt at its launch.
+            StudyError: the row is not the next attempt at its launch.
         """
         key = row.cell, row.replicate
         if row.attempt != self.next_attempt(key):
@@ -74,7 +74,7 @@ def open_journal(folder: str | Path, study: Study) -> Iterator[Journal]:
 
     Raises:
         StudyError: the folder belongs to another declaration or is in use, or a row is damaged.
-        OSError: it cannot be written.
+        OSError: the journal cannot be written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def _read(path: Path, number: int, line: bytes, declaration: str) -> dict[str, A
         right = False
     if not right:
         raise StudyError(
-            f"{path}, line {number}, is no row of this study: {line[:60]!r}. Restore the file, "
+            f"{path}, line {number}, is not a row of this study: {line[:60]!r}. Restore the file, "
             "or give another --out."
         )
     return row
@@ -178,7 +178,7 @@ def read_declaration(folder: str | Path) -> dict[str, Any]:
     """Returns ``declaration.json``: the hash "declaration" and the "study" in its normal form.
 
     Raises:
-        StudyError: it is missing or damaged.
+        StudyError: the declaration is missing or damaged.
     """
     path = Path(folder) / DECLARED
     try:
@@ -197,7 +197,7 @@ def read_declaration(folder: str | Path) -> dict[str, Any]:
 def read_rows(folder: str | Path) -> list[dict[str, Any]]:
     """Returns the rows of the last attempts at all launches of a study.
 
-    A line that is being written just now is left out.
+    A line that is still being written is left out.
 
     Raises:
         StudyError: the folder holds no study, or a damaged row.

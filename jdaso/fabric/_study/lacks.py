@@ -16,7 +16,7 @@ class Lack(NamedTuple):
 
     Attributes:
         transports: those that cannot.
-        levels: factor -> levels; a cell that has one of each is meant.
+        levels: factor -> levels; concerns cells that have one of each.
         reason: the end of a sentence that names library and levels.
     """
 

@@ -136,7 +136,7 @@ def _is_open_mpi(mpiexec: str) -> bool:
 def _starts_hydra(
     mpiexec: str, nodes: int, hosts: Sequence[str], cluster: Cluster | None, _: Sequence[str]
 ) -> list[str]:
-    """MPICH's launcher and its relatives; it passes all variables on, and knows of schedulers."""
+    """MPICH's launcher and its relatives, which pass on all variables and support schedulers."""
     command = [mpiexec, "-n", str(nodes)]
     if cluster:
         launcher = str(cluster.folder / "launcher")

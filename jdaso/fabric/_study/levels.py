@@ -24,7 +24,7 @@ def crossing(where: str, declared: Any) -> dict[str, tuple[Level, ...]]:
     """Returns factor -> levels; one level may stand without a list.
 
     Raises:
-        StudyError: a factor or the type of a level is wrong, or a level is there twice.
+        StudyError: a factor or the type of a level is wrong, or a level is given twice.
     """
     table = checks.typed(where, declared, dict)
     checks.refuse_unknown(where, table, FACTORS)
@@ -62,7 +62,7 @@ def listed(where: str, declared: Any) -> dict[str, Level]:
 def check_combination(
     where: str, names: Mapping[str, Collection[Level]], workloads: Mapping[str, ChosenWorkload]
 ) -> None:
-    """Raises unless every workload finds the factors that it reads, and knows their levels.
+    """Raises unless every workload has the factors that it reads, with levels that are known.
 
     Raises:
         StudyError: a factor is missing, or a name is unknown.

@@ -58,7 +58,7 @@ class FoundLibrary:
 
 
 def find(library: ChosenLibrary) -> FoundLibrary:
-    """Looks for a library in its environment, by a process of its own."""
+    """Looks for a library in its environment, in a process of its own."""
     python = python_of(library)
     if not Path(python).exists():
         return FoundLibrary(

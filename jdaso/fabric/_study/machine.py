@@ -1,4 +1,4 @@
-"""The machine and the commit that rows name; nothing that names a host or a user."""
+"""The machine and the commit that rows record; nothing here identifies a host or a user."""
 
 from __future__ import annotations
 

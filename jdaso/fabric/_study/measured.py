@@ -30,7 +30,7 @@ Key = tuple[tuple[str, Any], ...]
 
 
 class RowsError(StudyError):
-    """Rows that no answer can be given from."""
+    """Rows that allow no answer."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,13 +42,13 @@ class MeasuredLaunch:
         cell: name of the cell.
         replicate: from 0; replicate k of all cells ran within the same stretch of time.
         factors: name -> value; "fabric" is always there.
-        status: "ok", or the reason for which there are no numbers.
-        words: the last words of a launch that failed.
+        status: "ok", or the reason why there are no numbers.
+        words: the last output of a launch that failed.
         seconds: of each measured iteration; empty unless the status is "ok".
         compute_seconds: the part of each iteration without communication; empty if not measured.
         communication_seconds: of the communication in each iteration, behind compute or not; empty
             if not measured.
-        bits_per_second: rate of an emulated fabric, as declared; None of a real one.
+        bits_per_second: rate of an emulated fabric, as declared; None for a real one.
         row: the row itself.
     """
 
@@ -90,7 +90,7 @@ def launches_of(
         rates: bit/s of the emulated fabrics, by name.
 
     Raises:
-        RowsError: there are none, a number is missing or not finite, a replicate is there twice,
+        RowsError: there are none, a number is missing or not finite, a replicate occurs twice,
             or the rows are of two declarations.
     """
     launches = [_launch(row, rates) for row in rows]
@@ -115,7 +115,7 @@ def launches_of(
 
 
 def _launch(row: Mapping[str, Any], rates: Mapping[str, float]) -> MeasuredLaunch:
-    """Makes a launch from a row, whose numbers it checks."""
+    """Makes a launch from a row, and checks the row's numbers."""
     if row.get("format") != FORMAT:
         raise RowsError(
             f"{_name(row)} has format {row.get('format')!r}, known is {FORMAT}. Read it with the "
@@ -181,7 +181,7 @@ def key_of(factors: Mapping[str, Any], without: Iterable[str] = ()) -> Key:
 
 
 def rank(key: Key) -> tuple:
-    """Returns a key's place in an order: numbers by their size, before texts."""
+    """Returns a key for sorting: numbers by their size, before texts."""
     return tuple(
         (name, isinstance(v, str), *((0, v) if isinstance(v, str) else (v, ""))) for name, v in key
     )

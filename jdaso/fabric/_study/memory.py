@@ -1,6 +1,6 @@
 """A limit on the memory of all processes of a launch, which the kernel itself enforces.
 
-The processes run in a control group of their own, of version 2 or 1, whichever has the memory on
+The processes run in a control group of their own, of version 2 or 1, whichever controls memory on
 this machine. If they take more than the limit together, the kernel kills one of them, and nothing
 else on the machine. RLIMIT_AS would be another limit: it counts addresses, of which JAX reserves
 many times what it uses, and each process by itself. So without a control group a limit is refused.
@@ -36,7 +36,7 @@ class LaunchMemory:
 
     Attributes:
         before: words in front of a command that put it under the limit.
-        kills: returns the number of processes that the kernel has killed so far for want of it.
+        kills: returns the number of processes that the kernel has killed so far for lack of memory.
     """
 
     before: Sequence[str]
@@ -48,7 +48,7 @@ def held(limit_bytes: int | None) -> Iterator[LaunchMemory]:
     """Holds the memory of one launch; without a limit, counts the kernel's kills on this machine.
 
     Raises:
-        StudyError: there can be no control group for it.
+        StudyError: no control group can be made.
     """
     if limit_bytes is None:
         yield LaunchMemory((), lambda: _count(_KILLS_HERE))
@@ -66,7 +66,7 @@ def require(limit_bytes: int | None) -> None:
     """Raises unless this process can hold the memory of another one to a limit.
 
     Raises:
-        StudyError: it cannot; the text has the reason.
+        StudyError: this process cannot; the text has the reason.
     """
     with held(limit_bytes) as memory:
         command = [*memory.before, "true"]
@@ -95,7 +95,7 @@ def _count(files: Iterable[Path]) -> int:
 
 
 def _make() -> Path:
-    """Makes a control group as near to this process as its memory can be limited there."""
+    """Makes a control group whose memory can be limited, as near to this process as possible."""
     reason = "no hierarchy here has the controller memory"
     for parent in _groups_of_this_process():
         _remove_leftovers(parent)
@@ -127,7 +127,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _limits(limit_bytes: int) -> list[tuple[str, int]]:
-    """File of a limit -> its value, of both versions; swap is no memory."""
+    """File of a limit -> its value, for both versions; without swap."""
     return [
         ("memory.max", limit_bytes),
         ("memory.swap.max", 0),

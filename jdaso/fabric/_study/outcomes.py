@@ -1,4 +1,4 @@
-"""The outcome of a launch: its result, or its status and last words."""
+"""The outcome of a launch: its result, or its status and last output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OF_LAUNCHER = re.compile(
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a launch: its time, and its memory if that has one."""
+    """The limits of a launch: its time, and its memory if that is limited."""
 
     seconds: float
     bytes: int | None = None
@@ -45,10 +45,10 @@ def outcome_of(
         ended: its end.
         fabric: the fabric that its bytes should have crossed.
         limits: of the launch.
-        memory_killed: whether the kernel has killed processes for want of memory meanwhile.
+        memory_killed: whether the kernel has killed processes for lack of memory meanwhile.
 
-    Ranks may hang once the kernel has killed one of theirs: with a limit on the memory of the
-    launch, that kill is the reason.
+    Ranks may hang once the kernel has killed one of them: with a limit on the memory of the launch,
+    that kill is the reason.
     """
     words = last_words(ended)
     if ended.timed_out and not (memory_killed and limits.bytes):
@@ -70,7 +70,7 @@ def _memory_words(limits: Limits) -> str:
 def last_words(ended: Ended) -> str:
     """Returns the end of the output: of standard error, and of standard output before it.
 
-    Lines that MPICH's launcher adds to any end of a rank are left out, or no others would be left.
+    Lines that MPICH's launcher adds to any end of a rank are left out, as they would fill the text.
     """
     output, errors = _of_ranks(ended.output), _of_ranks(ended.errors)
     return "\n".join(output[-_LINES:] + errors[-_LINES:])[-_CHARACTERS:]
@@ -117,7 +117,7 @@ def _check(outcome: Outcome) -> None:
             isinstance(x, int | float) and x >= 0 for x in numbers
         )
         if not right or (name == "seconds" and not numbers):
-            raise ValueError(f"{name} is no list of seconds: {str(numbers)[:60]}")
+            raise ValueError(f"{name} is not a list of seconds: {str(numbers)[:60]}")
     for name, kind in (("words", str), ("chosen", dict), ("other_nodes", list | tuple)):
         if not isinstance(getattr(outcome, name), kind):
             raise ValueError(f"{name} is of a wrong type: {str(getattr(outcome, name))[:60]}")
@@ -126,7 +126,7 @@ def _check(outcome: Outcome) -> None:
 
 
 def _check_node(node: Any) -> None:
-    """Raises ValueError unless the counts of a node are counts."""
+    """Raises ValueError unless the counts of a node are valid."""
     if not isinstance(node, dict) or node.keys() != set(_COUNTS):
         raise ValueError(f"other_nodes has a node without its counts: {str(node)[:60]}")
     counted, expected = (node[name] for name in _COUNTS)
@@ -145,7 +145,7 @@ def _nodes(outcome: Outcome) -> list[Any]:
 
 
 def with_proof(fabric: ChosenFabric, outcome: Outcome) -> Outcome:
-    """Returns the outcome; as "other fabric" if fewer bytes crossed it on a node than had to.
+    """Returns the outcome; "other fabric" if fewer bytes crossed the fabric on a node than had to.
 
     A fabric without a named interface cannot be verified, and is accepted.
     """

@@ -24,7 +24,7 @@ class Ended:
     """The end of a launch.
 
     Attributes:
-        status: exit status; minus the number of a signal that ended it.
+        status: exit status; minus the number of the signal, if one ended the launch.
         timed_out: whether the limit has passed.
         output: the text of its standard output.
         errors: the text of its standard error.
@@ -41,8 +41,8 @@ def run_to_end(
 ) -> Ended:
     """Runs a command to its end or its limit, and ends every process that it has started.
 
-    The processes have a session of their own, and a tag in their environment by which also those
-    are found that have left it. If this process is killed, the guard ends them.
+    The processes have a session of their own, and a tag in their environment, which also finds
+    those that have left the session. If this process is killed, the guard ends them.
 
     Raises:
         OSError: the command cannot be started.
@@ -74,7 +74,7 @@ def run_to_end(
 def _wait(process: subprocess.Popen, job: Job, limit_seconds: float, guard: Guarded) -> bool:
     """Waits for the end of the launch, or brings it about; returns whether the limit has passed.
 
-    A thread sees the end at once; `Popen.wait` with a limit looks every 50 ms.
+    A thread detects the end at once; `Popen.wait` with a limit polls every 50 ms.
     """
     waiter = threading.Thread(target=process.wait, daemon=True)
     try:

@@ -14,7 +14,7 @@ from .measured import Key, MeasuredLaunch, key_of, rank
 from .rows import OK
 
 CONFIDENCE = 0.9
-"""Interval from 5 to 95 %, as that of two one-sided tests at 5 %."""
+"""Interval from 5 to 95 %, like that of two one-sided tests at 5 %."""
 _RESAMPLES = 2000
 _SEED = 20200808
 
@@ -34,8 +34,8 @@ class Pairs:
     Attributes:
         setting: all factors but the one that is compared.
         factor: the factor that is compared, such as "fabric".
-        reference: its level below the fraction line.
-        level: its level above it.
+        reference: its level in the denominator.
+        level: its level in the numerator.
         logs: natural logarithm of (median seconds of `level` / of `reference`), by replicate.
         alone: replicates in which only one of the two levels has numbers; they are not used.
     """
@@ -92,7 +92,7 @@ def bootstrap_ratio(logs: Logs, confidence: float = CONFIDENCE) -> Ratio:
     """Resamples replicates and returns the ratio with its bootstrap interval (BCa).
 
     The random numbers have a fixed seed: the same rows give the same interval. With few replicates
-    the interval is too narrow (it knows no other spread than theirs); verdicts use the interval of
+    the interval is too narrow (it reflects only their own spread); verdicts use the interval of
     Student's t.
 
     Args:

@@ -23,15 +23,15 @@ class Outcome:
 
     Attributes:
         status: one of `STATUSES`.
-        words: the end of its output, or the reason of the status.
+        words: the end of its output, or the reason for the status.
         seconds: of every measured iteration.
         warmup_seconds: of every iteration before them.
         compute_seconds: of the same work without a network; None if it was not measured.
         communication_seconds: of the communication in each iteration, behind compute or not, on the
             slowest node; None if it was not measured.
         bytes_at_interfaces: interface of node 0 -> bytes received, sent in all iterations.
-        expected_bytes: the fewest bytes that node 0 must send and receive in them.
-        other_nodes: the same two of nodes 1, 2, ..., each as a table.
+        expected_bytes: the fewest bytes that node 0 must send and receive in all iterations.
+        other_nodes: the same two for nodes 1, 2, ..., each as a table.
         chosen: choices that the library reports.
     """
 

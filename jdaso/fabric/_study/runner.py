@@ -1,4 +1,4 @@
-"""Runs a study: every launch that its journal lacks, one after the other, to the end."""
+"""Runs a study: every launch that its journal lacks, one after another, to the end."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def run_study(
     *,
     again: bool = False,
 ) -> int:
-    """Runs what is left of a study; returns the number of launches that it took.
+    """Runs what is left of a study; returns the number of launches run.
 
     Args:
         study: the study.
-        folder: of its rows; made if it is missing.
+        folder: of its rows; created if missing.
         on_row: called with each new row and the number of launches that are left.
         again: whether launches whose last row is not ok run anew; their old rows stay.
 
@@ -75,7 +75,7 @@ def run_study(
         ClusterError: the study emulates fabrics, and this machine cannot.
         OSError: the folder cannot be written.
 
-    A cell that fails, hangs or is killed is a row, and the study goes on. *On failure* of this
+    A cell that fails, hangs or is killed gives a row, and the study goes on. *On failure* of this
     process, however it ends, the processes of the launch end, and the next call goes on there.
     """
     allocated = allocated_hosts()

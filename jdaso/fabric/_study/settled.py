@@ -1,4 +1,4 @@
-"""One statement over many settings, settled without more errors for their number.
+"""One statement over many settings, settled without extra errors for their number.
 
 At each of m settings one of two things may be sure: the claim, or its contrary.
 

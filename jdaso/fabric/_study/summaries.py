@@ -15,11 +15,11 @@ from .ratios import spread_of
 class Split:
     """An iteration's mean seconds in parts: ``seconds = compute + exposed``.
 
-    Means, for they add up where iterations differ: a step that starts an exchange, one that waits.
+    Means, since they add up if iterations differ: a step that starts an exchange, one that waits.
 
     Attributes:
         compute: the same work without a network.
-        exposed: all else; a little below 0 by chance, where nothing is.
+        exposed: all else; a little below 0 by chance if nothing is exposed.
         hidden: ``communication - exposed``, at least 0: communication behind compute; None if the
             time that communication took was not measured.
     """
@@ -37,7 +37,7 @@ class Summary:
         factors: of the cell.
         median: in seconds.
         low: 5 % of the iterations took less.
-        high: 95 % did.
+        high: 95 % took less.
         replicates: n.
         iterations: of all replicates.
         split: None if compute was not measured.

@@ -21,7 +21,7 @@ class Column(NamedTuple):
 
     Attributes:
         factors: all but the bytes.
-        sizes: in bytes, rising.
+        sizes: in bytes, increasing.
         seconds: the median of the replicates' medians, of one operation.
     """
 

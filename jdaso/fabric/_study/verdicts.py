@@ -31,7 +31,7 @@ class Verdict:
     Attributes:
         setting: all factors but the one that is compared.
         factor: the factor that is compared, such as "fabric".
-        reference: its level below the fraction line.
+        reference: its level in the denominator.
         level: its level that is judged.
         said: the verdict.
         ratio: seconds of `level` / of `reference`: geometric mean, and the interval of the tests.

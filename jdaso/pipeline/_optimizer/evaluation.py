@@ -73,7 +73,7 @@ class Evaluation:
         """Returns the results of a jaxpr, each with the ranks that hold it.
 
         Equations are evaluated in order, except those that need numbers from other ranks: they are
-        put off until nothing else is left, so that as many numbers as possible travel together.
+        postponed until nothing else is left, so that as many numbers as possible travel together.
         """
         env: dict[Var, tuple[Any, Holders]] = dict(
             zip(closed.jaxpr.invars, zip(args, holders, strict=True), strict=True)
@@ -141,7 +141,7 @@ class Evaluation:
     def _branch(
         self, eqn: JaxprEqn, values: Sequence[Any], holders: Sequence[Holders]
     ) -> list[tuple[Any, Holders]]:
-        """Evaluates a `cond`: all ranks take the same branch, so it may send numbers too."""
+        """Evaluates a `cond`: all ranks take the same branch, which may thus send numbers."""
         who = [ALL] * len(eqn.outvars)
 
         def branch_of(closed: ClosedJaxpr) -> Callable[..., Any]:
@@ -238,7 +238,7 @@ def _first(column: np.ndarray, axis: int) -> Any:
 
 
 def _missing(eqn: JaxprEqn, ins: Sequence[tuple[Any, Holders]]) -> list[tuple[Any, Any, Holders]]:
-    """Returns numbers made of other ranks' parameters that all ranks need before an equation."""
+    """Returns numbers made from other ranks' parameters that all ranks need before an equation."""
     name = eqn.primitive.name
     if name in _CALLS:
         return []

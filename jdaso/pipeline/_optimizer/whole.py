@@ -1,4 +1,4 @@
-"""Gives an optimizer one rank's parameters; its updates are as if it were given all of them."""
+"""Lets an optimizer of one rank's parameters make updates as if it had all parameters."""
 
 from __future__ import annotations
 
@@ -226,9 +226,9 @@ def leaves_about(
 
     A state with a value per parameter holds a tree like the parameters' (or, if some are masked, a
     part of it with the same shapes). So the path of its leaf ends in the path of the parameter, and
-    its siblings have no other names: hyperparameters b1, b2 and eps do not pass for the biases of a
-    model. (If the parameters are a single array without a path, every leaf with axes belongs to
-    it.)
+    its siblings have no other names: hyperparameters b1, b2 and eps are not mistaken for the biases
+    of a model. (If the parameters are a single array without a path, every leaf with axes belongs
+    to it.)
     """
     paths = {tuple(path): k for k, (path, _) in enumerate(jax.tree.leaves_with_path(params))}
     leaves = [(tuple(path), leaf) for path, leaf in jax.tree.leaves_with_path(states)]

@@ -70,7 +70,7 @@ class Costs:
         return _KNOWN[kind]
 
     def _ask(self, eqn: JaxprEqn) -> Cost:
-        """Asks the compiler, which counts only one iteration of a scan: so asks for its body."""
+        """Asks the compiler; of a scan it counts only one iteration, so asks for the body."""
         about = eqn.params
         if eqn.primitive.name not in ("scan", *REMAT):
             return _cost(eqn)
@@ -101,7 +101,7 @@ def _cost(eqn: JaxprEqn) -> Cost:
         return Cost(flops, 0.0, size, 0.0)
     try:
         both, both_size = _analysis(jax.jit(backward), 2 * moved, structs, cotangents)
-    except (NotImplementedError, TypeError, ValueError):  # it has no derivative
+    except (NotImplementedError, TypeError, ValueError):  # the equation has no derivative
         return Cost(flops, 0.0, size, 0.0)
     return Cost(flops, both, size, both_size)
 

@@ -24,8 +24,8 @@ class Unit:
         leaf: the number of the leaf.
         begin: its first row.
         end: the row after its last.
-        users: the stages that use the unit, in rising order. The first one's rank holds it and
-            sends it to the others at every step.
+        users: the stages that use the unit, in ascending order. The rank of the first one holds the
+            unit and sends it to the others at every step.
     """
 
     leaf: int

@@ -32,13 +32,14 @@ class Line:
     Attributes:
         program: the program that the line was made from.
         places: indices of the equations that have a place, in order.
-        costs: cost of each place, including equations without a place that it is first to need.
+        costs: cost of each place, including equations without a place that this one is the first to
+            need.
         values: values that flow from place to place: results, and parameters that several places
             use.
-        uses: maps each piece of a parameter to the places that use it, in rising order.
+        uses: maps each piece of a parameter to the places that use the piece, in ascending order.
         marks: places after an explicit `boundary`.
         spans: for each leaf of the state, the first place that uses or makes it and the place after
-            the last; no cut may lie between. Both are 0 if no place uses it.
+            the last; no cut may lie between. Both are 0 if no place uses the leaf.
         backward: variables that depend on parameters, so gradients flow back through them.
         heavy: indices of the equations that have a place because they are heavy.
     """
@@ -55,7 +56,7 @@ class Line:
 
     @functools.cached_property
     def inside_spans(self) -> frozenset[int]:
-        """Places where no cut may be, since it would divide the uses of a leaf of the state."""
+        """Places where a cut is not allowed: it would divide the uses of a leaf of the state."""
         return frozenset(place for begin, end in self.spans for place in range(begin + 1, end))
 
     def label(self, place: int) -> str:
@@ -77,8 +78,8 @@ def line_of(
         program: the loss of a micro-batch.
         costs: costs of its equations; None where the cuts are known, which makes them all zero.
         num_microbatches: micro-batches per step; a parameter travels once for all of them.
-        like: the line of larger micro-batches, whose places are kept: its expensive equations stay
-            expensive.
+        like: the line of larger micro-batches, whose places are kept: its heavy equations stay
+            heavy.
     """
     costs = [Cost()] * len(program.eqns) if costs is None else costs
     least = _HEAVY_SHARE * sum(cost.total for cost in costs)

@@ -1,4 +1,4 @@
-"""Costs of equations by the clock."""
+"""Measured costs of equations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PASSES = 3
 
 
 def measured_costs(line: Line, costs: Sequence[Cost], stages: int) -> list[Cost]:
-    """Returns costs that add up, over a part of the program, to the seconds it takes here.
+    """Returns costs that add up, over a part of the program, to the time that the part takes here.
 
     The line is cut into parts, several per planned stage, and a forward and a backward pass of each
     is timed (the least of a few). Within a part the time is divided in proportion to the compiler's

@@ -47,7 +47,7 @@ class Microbatches:
         """Plans the cut of a batch into `number` parts.
 
         Raises:
-            ValueError: the batch cannot be cut so.
+            ValueError: the batch cannot be cut into these parts.
         """
         leaves, tree = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]
@@ -92,10 +92,10 @@ class Microbatches:
         return jax.tree.unflatten(self.tree, leaves)
 
     def check(self, batch: PyTree) -> list[Any]:
-        """Returns the leaves of a batch, if they match the one this was made from.
+        """Returns the leaves of a batch, if they match the batch that this was made from.
 
         Raises:
-            ValueError: they do not match.
+            ValueError: the leaves do not match.
         """
         leaves, tree = jax.tree.flatten(batch)
         leaves = [_as_array(leaf) for leaf in leaves]

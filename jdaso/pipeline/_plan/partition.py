@@ -88,7 +88,7 @@ def partition(
         The plan.
 
     Raises:
-        ValueError: a number is out of range; the batch cannot be cut into so many micro-batches;
+        ValueError: a number is out of range; the batch cannot be cut into that many micro-batches;
             the loss has side effects, or too few places to cut at.
         TypeError: the loss is not a floating-point scalar, or a parameter is not floating-point.
 

@@ -47,8 +47,8 @@ class Plan(Stages):
     def table(self) -> str:
         """Returns a table with one row per stage: its parameters, work and traffic per micro-batch.
 
-        Its memory is that of its rank (`memory`). The last line gives the share of a step that
-        ranks wait.
+        A stage's memory is that of its rank (`memory`). The last line gives the share of a step
+        during which ranks wait.
         """
         names = "stage rank places begins_with parameters share MB_in MB_out GFLOP rank's_GB"
         rows = [tuple(name.replace("_", " ") for name in names.split())]

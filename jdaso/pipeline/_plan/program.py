@@ -20,7 +20,7 @@ def boundary(tree: PyTree) -> PyTree:
 
     ``boundary(x) = x``; a stage ends with the last array of the tree to be made. With as many marks
     as cuts, the cuts are the marks; with more marks, the best of them; with fewer, all of them and
-    further places. Outside a pipeline it does nothing.
+    further places. Outside a pipeline `boundary` does nothing.
 
     Args:
         tree: arrays that the rest of the model continues with.

@@ -16,7 +16,7 @@ class LineValue(NamedTuple):
     """A value that is made at one place of the line and used at later ones."""
 
     made: int
-    used: tuple[int, ...]  # in rising order
+    used: tuple[int, ...]  # in ascending order
     bytes: float  # received by each later stage that uses the value
 
 
@@ -33,7 +33,7 @@ def best_cuts(
     balance: float,
     forced: Sequence[int] = (),
 ) -> list[int]:
-    """Returns the ``stages - 1`` places between stages, in rising order.
+    """Returns the ``stages - 1`` places between stages, in ascending order.
 
     The largest stage costs at most ``max(balance * mean, the least possible)``. Among all cuts
     within that limit these have the least traffic: the sum over stages of the bytes that enter
@@ -45,7 +45,7 @@ def best_cuts(
         costs: cost of each place of the line, at least 0.
         values: values that flow from place to place.
         stages: number of stages.
-        allowed: places p where a cut may be, between p - 1 and p; in rising order.
+        allowed: places p where a cut may be, between p - 1 and p; in ascending order.
         balance: at least 1.
         forced: the places among `allowed` where a cut must be.
 

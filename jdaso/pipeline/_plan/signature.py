@@ -1,4 +1,4 @@
-"""Detects equations that compute the same under other names."""
+"""Detects equations that compute the same results under other names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype)
 
 
 class Signatures:
-    """Texts that are equal only for equations that compute the same.
+    """Texts that are equal only for equations that compute the same results.
 
     (Different texts do not prove that the equations differ.) Names of variables do not matter. An
     array held inside an equation counts by its bits, a function by its identity.

@@ -112,7 +112,7 @@ def _stage_at(place: int, edges: Sequence[int]) -> int:
 def _merge_scans(
     program: Program, eqns: Sequence[JaxprEqn], pieces: dict[Var, RowRange]
 ) -> tuple[tuple[JaxprEqn, ...], dict[Var, RowRange]]:
-    """Merges consecutive iterations of a scan in one stage to one scan again.
+    """Merges consecutive iterations of a scan in one stage into one scan again.
 
     Returns the equations, and the pieces of parameters that they use.
     """

@@ -59,12 +59,12 @@ class Stages:
 
     @property
     def num_microbatches(self) -> int:
-        """M."""
+        """The number of micro-batches, M."""
         return len(self.microbatches.sizes)
 
     @property
     def num_stages(self) -> int:
-        """K V."""
+        """The number of stages, K V."""
         return self.num_partitions * self.chunks
 
     @property
@@ -107,7 +107,7 @@ class Stages:
     def traffic(self) -> list[tuple[int, int, float]]:
         """``(from stage, to stage, bytes)`` for the forward pass of a micro-batch, with skips.
 
-        In the form that `jdaso.fabric.Hybrid` takes.
+        This is the form that `jdaso.fabric.Hybrid` takes.
         """
         return [
             (maker, stage.number, float(sum(bytes_of(var) for var in variables)))
@@ -128,12 +128,12 @@ class Stages:
         return count
 
     def schedule(self, name: str | None = None) -> Schedule:
-        """Makes the schedule of that name for this plan; the usual one if None."""
+        """Makes the schedule of that name for this plan; the default one if None."""
         name = name or ("1f1b" if self.chunks == 1 else "interleaved")
         return make_schedule(name, self.num_partitions, self.num_microbatches, self.chunks)
 
     def bubble(self, schedule: str | None = None) -> float:
-        """Returns the share of a step that a rank waits, by the stages' costs without messages."""
+        """Returns the share of a step during which a rank waits, if messages take no time."""
         costs = self.costs
         play = self.schedule(schedule)
         busy = sum(cost.total for cost in costs) * self.num_microbatches

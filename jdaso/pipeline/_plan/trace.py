@@ -258,7 +258,7 @@ def trace(
 
 
 def _check_state(state: PyTree, given: Any) -> Any:
-    """Checks the new state; returns the auxiliary output beside it."""
+    """Checks the new state; returns the auxiliary output that came with it."""
     if not (isinstance(given, tuple) and len(given) == 2):
         raise TypeError(
             "With a state loss_fn must return (loss, (state, aux)); aux may be None. Got "

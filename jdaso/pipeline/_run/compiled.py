@@ -71,7 +71,7 @@ def edge_of(var: Var, line: Line, wire: str) -> Edge:
 
 
 class Compiler:
-    """Makes passes; passes that compute the same are compiled once.
+    """Makes passes; passes that compute the same results are compiled once.
 
     Args:
         remat: see `StagePasses`.
@@ -241,8 +241,7 @@ class CompiledStage:
 
         Args:
             residuals: from its forward pass; the list is emptied.
-            cotangents: from each stage that it sent to, for the results that gradients come back
-                for.
+            cotangents: from each stage that results were sent to, for the results with gradients.
             weight: this micro-batch's share of the loss.
             sums: gradients so far, one for each piece; their buffers are donated.
 

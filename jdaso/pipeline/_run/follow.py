@@ -45,7 +45,7 @@ def follow(plan: Stages, loss_fn: Callable[..., Any], params: PyTree, batch: PyT
 def _follow(
     plan: Stages, loss_fn: Callable[..., Any], params: PyTree, microbatches: Microbatches
 ) -> Stages | None:
-    """Does the same for given micro-batches; None if two sizes are not computed alike."""
+    """Plans the function for given micro-batches; None if two sizes are computed differently."""
     owner = plan.holding.stage_of_row
     parts, aux, cuts = {}, None, None
     for size in sorted(set(microbatches.sizes), reverse=True):

@@ -75,7 +75,7 @@ class Grid:
     def gatherer(self) -> Callable[[np.ndarray], np.ndarray]:
         """Returns a function that gathers an array from each rank: ``[partitions, ...]``.
 
-        It may be called from any thread, but all ranks must call it in the same order.
+        The function may be called from any thread, but all ranks must call it in the same order.
         """
         session = self.session
         if self.partitions == 1:

@@ -1,4 +1,4 @@
-"""A compiled function of trees that are mostly empty arrays, as a rank holds few of them."""
+"""A compiled function of trees of mostly empty arrays, since a rank holds few parameters."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class NonEmpty:
     """``jax.jit(function, donate_argnums=0)``, with empty arrays kept out of the program.
 
     Compiling takes time and memory that grow with the square of the number of arguments and
-    results, including empty ones: 3600 updates by SGD with momentum take 10 s and 1.1 GB, but
-    89 s and 5.3 GB with 7200 empty arrays beside them (jaxlib 0.10.2, CPU).
+    results, including empty ones: 3600 updates by SGD with momentum take 10 s and 1.1 GB, but 89 s
+    and 5.3 GB with 7200 additional empty arrays (jaxlib 0.10.2, CPU).
 
     Args:
         function: ``function(given_up, kept)``; maps two trees to one, with the same structures and

@@ -88,7 +88,7 @@ class StagePasses:
         leaves, tree = jax.tree.flatten(pull)
         at = {id(var): k for k, var in enumerate(closed.jaxpr.invars)}
         results = closed.jaxpr.outvars
-        # For each residual, the index of the argument it is, or -1 if the forward pass makes it.
+        # For each residual, the index of its argument, or -1 if the forward pass makes it.
         self._origin = [at.get(id(var), -1) for var in results[len(made) :]]
         origins = list(zip(results[len(made) :], leaves, self._origin, strict=True))
         self.residual_bytes = sum(bytes_of(leaf) for _, leaf, k in origins if k < 0)

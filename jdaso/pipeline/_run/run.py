@@ -25,14 +25,14 @@ class StepResult(NamedTuple):
     """The result of a step, on every rank of a pipeline."""
 
     loss: np.ndarray  # the mean over this pipeline's batch, before the update
-    aux: PyTree  # floats: the mean over micro-batches, weighted by samples; integers: the sum
+    aux: PyTree  # of micro-batches: floats' mean, weighted by samples; integers' sum; booleans' or
 
 
 class RankPlace(NamedTuple):
     """The place of a rank in its pipeline, and of its arrays on devices.
 
     Attributes:
-        rank: of the pipeline.
+        rank: the rank in the pipeline.
         address: maps (rank, tag) to the address of a message from or to that rank.
         put: puts a tree of arrays on this node's devices, the same on each.
         put_samples: the same, but shares out the samples, whose number is the second argument.
@@ -220,7 +220,7 @@ class BatchRun:
             if stage % self._ranks == self._rank:
                 got[stage] = self._handed.pop((back, stage, own, m))
                 continue
-            what = f"waits for what {action} needs of stage {stage}"
+            what = f"waits for what {action} needs from stage {stage}"
             arrays = [
                 self._mail.take(self._address(action, stage, k), what) for k in range(len(edges))
             ]
@@ -292,7 +292,7 @@ class BatchRun:
 
 
 def _mean(values: list[Any], sizes: tuple[int, ...]) -> np.ndarray:
-    """Combines micro-batches: the mean of floats, weighted by samples; the sum of integers."""
+    """Combines micro-batches: floats' mean, weighted by samples; integers' sum; booleans' or."""
     arrays = [np.asarray(value) for value in values]
     dtype = arrays[0].dtype
     if dtype == np.bool_:

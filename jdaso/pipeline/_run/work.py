@@ -20,10 +20,10 @@ class StageWork:
 
     Args:
         plan: see above.
-        rank: of the pipeline.
+        rank: the rank in the pipeline.
         wire: format of activations; see `Pipeline`.
-        remat: see `Passes`.
-        train: see `Passes`.
+        remat: see `StagePasses`.
+        train: see `StagePasses`.
     """
 
     def __init__(

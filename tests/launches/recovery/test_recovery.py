@@ -258,7 +258,7 @@ def test_a_stuck_program_is_shown(tmp_path, undisturbed):
     done = mpirun(2, [PROGRAM, tmp_path], env=faults, quick_compiling=True)
     assert done.returncode == 0, done.stdout
     assert ends(done.stdout) == undisturbed(2)
-    assert re.search(r"node 1 \(host \S+\) is alive, at \S*faults.py:\d+ in _act <", done.stdout)
+    assert re.search(r"node 1 \(host \S+\) is running, at \S*faults.py:\d+ in _act <", done.stdout)
 
 
 def test_a_hang_with_the_lock_held_has_a_limit(tmp_path):

@@ -126,7 +126,7 @@ def test_what_a_killed_save_left_is_removed_by_the_next_start(phase, tmp_path, c
         checkpoints.wait()
     number = 3 if phase == "removal" else 4
     assert saves(tmp_path) == ["step_00000002-000002", f"step_00000004-00000{number}"]
-    assert "of a save that was cut short: removed" in caplog.text
+    assert "left over from an interrupted save" in caplog.text
 
 
 def test_what_cannot_be_read_is_not_taken_for_cut_short(tmp_path):
@@ -352,7 +352,7 @@ def test_a_damaged_manifest_is_no_missing_checkpoint(tmp_path, caplog):
     newest.write_text(newest.read_text()[:100])
     with opened(tmp_path, keep_last=2) as checkpoints:
         assert checkpoints.restore(a_state())[1] == 1
-        assert "A checkpoint is left out" in caplog.text and newest.parent.name in caplog.text
+        assert "Skips a checkpoint" in caplog.text and newest.parent.name in caplog.text
         for step in (3, 4, 5):
             checkpoints.save(step, a_state(step))
         checkpoints.wait()
@@ -413,7 +413,7 @@ def test_a_rank_that_holds_no_lock_knows_the_folder_of_its_run(tmp_path, monkeyp
         one.remember("mine")
     other.make_again()
     shutil.rmtree(owner.path)
-    with pytest.raises(CheckpointError, match="has not made it again"):
+    with pytest.raises(CheckpointError, match="has not created it again"):
         other.make_again()
     owner.make_again()
     other.make_again()

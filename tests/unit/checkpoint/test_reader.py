@@ -174,6 +174,22 @@ def test_it_follows_a_run(run, session):
     assert found == [2, 4]
 
 
+def test_one_that_its_run_removes_before_it_is_read_is_skipped(run, session, monkeypatch):
+    saved(run, 1)
+    reader = Reader(run.folder, session)
+    await_newer = reader._await_newer
+
+    def overtaken(last, *limits):
+        newest = await_newer(last, *limits)
+        if not last:
+            saved(run, 2, 3, 4)  # and keeps two
+        return newest
+
+    monkeypatch.setattr(reader, "_await_newer", overtaken)
+    following = reader.follow(a_state(), poll_seconds=0.01, limit_seconds=0.1)
+    assert [step for _, step in following] == [4]
+
+
 def test_it_follows_a_folder_that_was_made_anew(run, session):
     """Numbers begin again when a run restarts, and a step may come again."""
     reader = Reader(run.folder, session)

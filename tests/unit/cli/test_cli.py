@@ -91,7 +91,7 @@ def test_a_launcher_that_cannot_be_killed_is_left(monkeypatch, caplog):
     monkeypatch.setattr(_mpiexec.subprocess, "Popen", Undying)
     with _mpiexec._children(["true"], os.environ):
         pass
-    assert "cannot be ended; it is left to itself" in caplog.text
+    assert "could not be ended and is still running" in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

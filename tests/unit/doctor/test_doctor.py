@@ -133,7 +133,7 @@ def record(**about):
     ("gpus", "ok"),
     [
         ([["a"], ["b"]], True),
-        ([["a", "b"], ["a", "b"]], True),  # the session deals them out
+        ([["a", "b"], ["a", "b"]], True),  # the session divides them
         ([["a"], ["a"]], False),
         ([["a", "b"], ["b", "c"]], False),
     ],

@@ -104,7 +104,7 @@ def test_rows_of_another_declaration_are_refused(tmp_path):
     for wrong in (other, "{}\n", "null\n", "rubbish\n"):
         kept = path.read_text()
         path.write_text(kept + wrong)
-        with pytest.raises(StudyError, match="line 3, is no row of this study"):
+        with pytest.raises(StudyError, match="line 3, is not a row of this study"):
             with open_journal(tmp_path / "own", study):
                 pytest.fail("it was opened")
         path.write_text(kept)

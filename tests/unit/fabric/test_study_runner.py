@@ -93,7 +93,7 @@ def test_every_fate_of_a_cell_is_a_row_and_the_study_ends(tmp_path):
     assert words(tmp_path / "out", 3).startswith("Ended after 1.5 s, the limit.")
     assert words(tmp_path / "out", 4) == "Ended with status -9."
     assert "MemoryError" in words(tmp_path / "out", 5)
-    assert "printed no result (seconds is no list of seconds: [])" in words(tmp_path / "out", 6)
+    assert "printed no result (seconds is not a list of seconds: [])" in words(tmp_path / "out", 6)
     assert words(tmp_path / "out", 8) == (
         "lo carried 8 bytes on node 0, where 9 or more had to cross it. Others: eth9 1000."
     )

@@ -262,7 +262,7 @@ def test_rows_are_read_from_their_folder(tmp_path):
     assert len(read_launches(folder)) == 6
     with (folder / "rows.jsonl").open("a") as file:
         file.write("\n")
-    with pytest.raises(StudyError, match="line 7, is no row of this study"):
+    with pytest.raises(StudyError, match="line 7, is not a row of this study"):
         read_launches(folder)
     with pytest.raises(StudyError, match="holds no study"):
         read_launches(tmp_path)

@@ -85,7 +85,7 @@ def test_one_that_never_starts_its_exchange_is_named(rate):
     for outcome in play(World(3), program)[:2]:
         assert "waits for the exchange started at step 4" in outcome.text
         assert "step 4]" in outcome.text.partition(" This node")[0]
-        assert "Not arrived: node 2 (host c) is alive, at " in outcome.text
+        assert "Not arrived: node 2 (host c) is running, at " in outcome.text
         assert "node 1 (" not in outcome.text and "node 0 (" not in outcome.text
         assert LIMIT_SECONDS < outcome.seconds < LIMIT_SECONDS + 2
 

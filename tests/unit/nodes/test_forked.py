@@ -1,4 +1,4 @@
-"""A forked process is no node: it neither uses the session of its parent nor closes it."""
+"""A forked process is not a node: it neither uses the session of its parent nor closes it."""
 
 import os
 
@@ -16,7 +16,7 @@ def test_a_forked_process_leaves_the_session_to_its_parent():
         child = os.fork()
         if child == 0:
             try:
-                with pytest.raises(RuntimeError, match="forked from the one .* is no node"):
+                with pytest.raises(RuntimeError, match="forked from the one .* is not a node"):
                     session.require_usable()
                 with session:
                     session.fail("no message of a node")

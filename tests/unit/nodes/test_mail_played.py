@@ -96,7 +96,7 @@ def test_a_vain_wait_for_a_stage_gets_the_reason(what):
 
     _, second, third = play(world, program)
     said = {
-        "stuck": "Not arrived: node 0 (host a) is alive, at ",
+        "stuck": "Not arrived: node 0 (host a) is running, at ",
         "stopped": "Not arrived: node 0 (host a) has been silent for",
         "fails": "node 0 on host a failed: KeyError: 'boom'",
         "leaves": "node 0 ended the session while this node waits for the activations of stage 0",

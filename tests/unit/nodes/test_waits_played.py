@@ -36,7 +36,7 @@ def test_one_that_is_stuck_is_named_with_its_place():
 
     for outcome in others(play(world, program), 1):
         assert "waits to finalize, which did not end within 6 s" in outcome.text
-        assert "node 1 (host b) is alive, at " in outcome.text
+        assert "node 1 (host b) is running, at " in outcome.text
         assert "in load_the_next_batch" in outcome.text
         assert LIMIT_SECONDS < outcome.seconds < LIMIT_SECONDS + 1
     assert world.aborted in (0, 2), "the one that is stuck ends with the job"
@@ -212,7 +212,7 @@ def test_where_no_limit_is_given_silence_ends_a_wait_long_before_patience():
         outcomes[what] = play(world, program, limit_seconds=None)[0]
     assert "has been silent for 60" in outcomes["die"].text
     assert 60 < outcomes["die"].seconds < 63
-    assert "within 600 s. Not arrived: node 1 (host b) is alive" in outcomes["hang"].text
+    assert "within 600 s. Not arrived: node 1 (host b) is running" in outcomes["hang"].text
     assert 600 < outcomes["hang"].seconds < 604
 
 
@@ -266,7 +266,7 @@ def test_a_slow_node_is_named_in_the_log_and_waited_for(caplog):
     assert [x.error for x in play(world, program)] == [None] * 3
     slow = [x.getMessage() for x in caplog.records if "waits to finalize, for" in x.getMessage()]
     assert {x[6] for x in slow} == {"0", "1"}
-    assert all("usual: 0.5 s" in x and "node 2 (host c) is alive, at" in x for x in slow)
+    assert all("usual: 0.5 s" in x and "node 2 (host c) is running, at" in x for x in slow)
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
@@ -301,7 +301,7 @@ def test_a_wait_for_a_node_that_waits_itself_gets_the_cause(seed):
 
     outcomes = play(world, program)
     assert "waits to average between replicas, which did not end within 6 s" in outcomes[1].text
-    assert "node 1 (host c) is alive, at" in outcomes[1].text, "by its number among the replicas"
+    assert "node 1 (host c) is running, at" in outcomes[1].text, "by its number among the replicas"
     assert "node 1 on host b failed: NodeError: [node 0 of 2 (rank 1), host b]" in outcomes[0].text
     assert "average between replicas" in outcomes[0].text
     assert outcomes[0].seconds > outcomes[1].seconds

@@ -147,7 +147,7 @@ def test_a_node_that_is_alive_says_where_it_is(clock, caplog):
     for _ in range(15):
         known.heartbeats._news_at[2] = clock.now
         pass_time(clock, wait, 0.1)
-    assert "node 2 (host c) is alive, at train.py:7 in load" in caplog.text
+    assert "node 2 (host c) is running, at train.py:7 in load" in caplog.text
 
 
 def answers(known, node, text):
@@ -171,14 +171,14 @@ def test_if_it_says_nothing_this_node_says_what_it_knows_of_it(clock):
     known.heartbeats.table[:2, STARTED] = 37
     answers(known, 2, "waits for its replica, for 4.0 s now\nwait.py:7 in take")
     why = pass_time(clock, wait_on(known), 5.4 + _wait._YIELD_SECONDS)
-    assert "alive, and waits for its replica, for 4.0 s now, at wait.py:7 in take." in why
+    assert "running, and waits for its replica, for 4.0 s now, at wait.py:7 in take." in why
 
 
 def test_one_that_does_not_wait_is_named_at_the_limit(clock):
     known = known_by_three(timeout_seconds=5.0)
     known.heartbeats.table[:2, STARTED] = 37
     answers(known, 2, "\ntrain.py:7 in load")
-    assert "alive, at train.py:7 in load." in pass_time(clock, wait_on(known), 5.2)
+    assert "running, at train.py:7 in load." in pass_time(clock, wait_on(known), 5.2)
 
 
 def test_late_nodes_are_asked_ahead_of_the_limit(clock):
@@ -193,7 +193,7 @@ def test_late_nodes_are_asked_ahead_of_the_limit(clock):
     ((seconds, node),) = asked
     assert node == 2 and 4.0 < seconds < 4.3
     known.take_place(2, "\ntrain.py:7 in load")
-    assert "alive, at train.py:7 in load." in pass_time(clock, wait, 0.3)
+    assert "running, at train.py:7 in load." in pass_time(clock, wait, 0.3)
     assert len(asked) == 1
 
 

@@ -209,7 +209,7 @@ def test_specs_may_be_the_beginning_of_a_tree():
     [
         ({"a": P("heads")}, r"over axis 'heads'.*the axes are 'data', 'model', 'odd'"),
         ({"a": P(None, None, "data")}, r"for parameter \['a'\], float32\[6,6\], which has 2"),
-        ({"b": P()}, "no tree like the parameters"),
+        ({"b": P()}, "neither a tree like the parameters"),
         ({"a": "model"}, "expected a PartitionSpec"),
         ({"a": P(None, "odd")}, r"\['a'\], float32\[6,6\]: 6 cannot be divided into 4 equal parts"),
     ],

@@ -342,10 +342,10 @@ def test_a_profile_of_jax_is_joined(tmp_path, capsys):
 def test_a_profile_without_our_time_is_refused(tmp_path):
     path = tmp_path / "x.trace.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "dot", "ts": 1}]}'))
-    with pytest.raises(TraceError, match="holds no time of jdaso"):
+    with pytest.raises(TraceError, match="has no timestamps from jdaso"):
         profiles_in(tmp_path)
     path.write_bytes(b"no gzip")
-    with pytest.raises(TraceError, match="is no profile"):
+    with pytest.raises(TraceError, match="is not a profile"):
         profiles_in(tmp_path)
     with pytest.raises(TraceError, match=r"holds no \*.trace.json.gz"):
         profiles_in(tmp_path / "nowhere")

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-_STRIDES = 3  # sums over every third number: an average that is shifted by one shows, too
+_STRIDES = 3  # sums over every third number, so that a shift by one shows, too
 _TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-8, "int8": 1 / 127, "int4": 1 / 7}
 """Wire -> the error of a number, as a share of the largest in its block; float32: of a sum."""
 
@@ -43,11 +43,11 @@ def check(transport: Adding, own: np.ndarray, found: np.ndarray, wire: str, *, m
         transport: of all nodes, which call this together.
         own: sums over this node's gradients.
         found: sums over those that the optimizer was given.
-        wire: that they were sent on.
+        wire: the wire that they were sent on.
         mean: whether they have to be the mean of all nodes' gradients; else this node's own.
 
     Raises:
-        RuntimeError: they are others: times of such steps would mean nothing.
+        RuntimeError: the gradients are wrong; times of such steps would mean nothing.
     """
     expected = own
     if mean:

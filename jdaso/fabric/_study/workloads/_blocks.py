@@ -21,7 +21,7 @@ def divided(nodes: int) -> Triple:
 
 @dataclass(frozen=True)
 class Face:
-    """A face of a block, behind which is another node.
+    """A face of a block, with another node behind the face.
 
     Attributes:
         axis: 0, 1 or 2.
@@ -51,7 +51,7 @@ class Block:
     Attributes:
         begin: its first point on each axis.
         shape: its points on each axis.
-        faces: those behind which is another node; behind the others the cube ends.
+        faces: those with another node behind them; at the others the cube ends.
     """
 
     begin: Triple
@@ -60,7 +60,7 @@ class Block:
 
 
 def block_of(node: int, nodes: int, points: Triple) -> Block:
-    """Returns a node's block of a grid of so many points.
+    """Returns a node's block of a grid of this many points.
 
     Raises:
         ValueError: there are fewer points than nodes along an axis.
@@ -87,7 +87,7 @@ def block_of(node: int, nodes: int, points: Triple) -> Block:
 def points_of(grid: int, scaling: str, nodes: int) -> Triple:
     """Returns the points of the whole grid.
 
-    Strong scaling: grid points on each axis, whatever the number of nodes. Weak scaling: on each
+    Strong scaling: `grid` points on each axis, whatever the number of nodes. Weak scaling: on each
     node.
     """
     if scaling == "strong":
@@ -97,6 +97,6 @@ def points_of(grid: int, scaling: str, nodes: int) -> Triple:
 
 
 def bytes_of_faces(block: Block, itemsize: int = 4) -> int:
-    """Returns the bytes that a node sends, and as many receives, for one step."""
+    """Returns the bytes that a node sends, and receives, for one step."""
     size = math.prod(block.shape)
     return sum(size // block.shape[face.axis] for face in block.faces) * itemsize

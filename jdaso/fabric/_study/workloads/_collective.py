@@ -25,15 +25,15 @@ def run(name: str, *, gathers: bool = False) -> None:
 
 
 def numbers(rank: int, count: int) -> np.ndarray:
-    """Returns the numbers that a node gives: whole, so that sums are exact."""
+    """Returns the numbers that a node contributes: whole ones, so that sums are exact."""
     return (np.arange(count) % 7 + rank + 1).astype(np.float32)
 
 
 def least_parts(name: str, nodes: int) -> int:
     """Returns bytes that node 0 must send and receive, in parts of n / P bytes.
 
-    Whatever the algorithm: all that other nodes need of its numbers goes out once, all that it
-    needs of theirs comes in once, sums as sums.
+    Whatever the algorithm, all that other nodes need of node 0's numbers goes out once, and all
+    that node 0 needs of theirs comes in once, sums as sums.
     """
     if nodes == 1:
         return 0
@@ -58,6 +58,6 @@ def arrived(name: str, rank: int, nodes: int, count: int) -> np.ndarray:
 
 
 def check(name: str, found: np.ndarray, rank: int, nodes: int, count: int) -> None:
-    """Raises RuntimeError if a collective brought other numbers: its time would mean nothing."""
+    """Raises RuntimeError if a collective brought wrong numbers: its time would mean nothing."""
     if not np.array_equal(found, arrived(name, rank, nodes, count)):
         raise RuntimeError(f"node {rank} of {nodes}: {name} brought wrong numbers. Check the MPI.")

@@ -1,7 +1,7 @@
 """Inception-v3 without its auxiliary classifier (Szegedy et al., arXiv 1512.00567, table 1).
 
 Each block is a table of branches, whose outputs are joined: (channels, height, width) of one
-convolution after the other.
+convolution after another.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class InceptionV3(nn.Module):
         """Returns logits of images [batch, height, width, 3].
 
         Raises:
-            ValueError: they have fewer than 75 pixels, of which nothing would be left.
+            ValueError: an edge has fewer than 75 pixels, of which nothing would be left.
         """
         if images.shape[1] < 75:
             raise ValueError(f"Inception-v3 reads 75 pixels or more, got {images.shape[1]}.")

@@ -32,7 +32,7 @@ def counts(network: Path = _NETWORK, infiniband: Path = _INFINIBAND) -> Counts:
 
 
 def between(before: Counts, after: Counts) -> Counts:
-    """Returns the bytes that crossed each interface between two looks."""
+    """Returns the bytes that crossed each interface between two counts."""
     return {
         name: [new - old for new, old in zip(pair, before.get(name, [0, 0]), strict=True)]
         for name, pair in after.items()

@@ -9,8 +9,8 @@ from flax import linen as nn
 class ConvNorm(nn.Module):
     """A convolution without bias, batch normalization, and a rectifier.
 
-    It normalizes by the mean and variance of the node's own batch, in training as the papers do;
-    no running averages are kept, for nothing is ever evaluated.
+    Normalizes by the mean and variance of the node's own batch, as the papers do in training; no
+    running averages are kept, since nothing is ever evaluated.
     """
 
     features: int

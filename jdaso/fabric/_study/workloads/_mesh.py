@@ -47,7 +47,7 @@ class Mesh:
         self._largest = partial(jax.lax.pmax, axis_name="node")
 
     def _prepared(self, function: Callable[[jax.Array], jax.Array], send: np.ndarray) -> Operation:
-        """Compiles a collective of one array a node."""
+        """Compiles a collective of one array per node."""
         spec = jax.P("node")
         placed = jax.NamedSharding(self._mesh, spec)
         shape = (self.size * send.size,)

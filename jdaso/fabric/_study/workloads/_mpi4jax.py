@@ -27,7 +27,7 @@ class Mpi4jax(Mpi):
         self._ops, self._sum = import_mpi4jax(), self._mpi.SUM
 
     def _prepared(self, function: Callable[[jax.Array], jax.Array], send: np.ndarray) -> Operation:
-        """Compiles a function of one array, which the device has already."""
+        """Compiles a function of one array, which is already on the device."""
         step, own = jax.jit(function), jnp.array(send)
         return lambda: np.asarray(step(own))
 

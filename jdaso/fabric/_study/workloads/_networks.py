@@ -27,7 +27,7 @@ Batch = tuple[jax.Array, jax.Array]
 """Images and classes, or tokens and those that follow each."""
 
 SEED = 2020
-_EMBEDDING_SCALE = 0.02  # as GPT-2's
+_EMBEDDING_SCALE = 0.02  # as in GPT-2
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
 @runtime_checkable
 class StepDevices(Protocol):
-    """All that a step has to know about its devices."""
+    """All that a step needs from its devices."""
 
     calls_host: bool
 

@@ -9,7 +9,7 @@ from ._layers import ConvNorm
 
 
 class ResNet50(nn.Module):
-    """The network of 50 layers; the 3 x 3 convolution of a stage's first block has its stride.
+    """The network of 50 layers; the stride of a stage is in its first 3 x 3 convolution.
 
     Attributes:
         classes: of images.

@@ -52,13 +52,13 @@ def measure(
         iteration: the operation.
         expected_bytes: the fewest bytes that this node must send and receive in one iteration.
         settings: ``warmup`` and ``iterations``, and ``most_seconds`` of the measured ones: as many
-            as have room in them, by the time of the first, but at least `FEWEST`; half as many
-            seconds of warm-up.
-        parts: the time of an iteration is divided by it: messages of a window, both ways.
+            as fit into them, by the time of the first, but at least `FEWEST`; half as many seconds
+            of warm-up.
+        parts: divides the time of an iteration: messages of a window, both ways.
         compute_seconds: of the same work without a network.
         sent: returns the bytes that this node has sent so far, by the library's own count; those of
             all iterations are expected too.
-        communicated: returns the seconds that its communication has taken so far, hidden or not.
+        communicated: returns the seconds of this node's communication so far, hidden or not.
     """
     meeting.barrier()
     before, sent_before = _interfaces.counts(), sent()
@@ -92,7 +92,7 @@ def _series(
     most_seconds: float,
     told: Callable[[], float],
 ) -> tuple[list[float], list[float]]:
-    """Times so many iterations, or as many as have room; all nodes find the same number."""
+    """Times `count` iterations, or as many as fit; all nodes find the same number."""
     spent = [_timed(meeting, iteration, told) for _ in range(min(count, 1))]
     if spent and most_seconds < math.inf:
         room = int(most_seconds / max(meeting.slowest([spent[0][0]])[0], 1e-9))

@@ -27,7 +27,7 @@ class Torch:
         atexit.register(dist.destroy_process_group)  # its threads would end the process
 
     def allreduce(self, send: np.ndarray) -> Operation:
-        """The sum of all nodes' numbers, on every node; it takes the place of what was given."""
+        """The sum of all nodes' numbers, on every node; formed in place, in a copy."""
         given, found = torch.from_numpy(send), torch.empty(send.size)
 
         def call() -> np.ndarray:

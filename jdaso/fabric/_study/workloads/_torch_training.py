@@ -17,7 +17,7 @@ _FORWARD = 1 / 3
 
 
 class _Passage(torch.autograd.Function):
-    """Gives a gradient of a parameter, when it is its turn in the backward pass."""
+    """Gives a parameter's gradient when its turn in the backward pass comes."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, clock: _Clock, place: float) -> Any:

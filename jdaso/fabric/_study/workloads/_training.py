@@ -36,8 +36,8 @@ def train(
 ) -> dict[str, Any]:
     """Measures the steps of a method, and before them its compute: the inner optimizer's alone.
 
-    An iteration is a cycle of ``sync_every`` steps, and its time that of a step on average: of
-    daso's steps one in so many waits, if any does, and a median of steps would not show that.
+    An iteration is a cycle of ``sync_every`` steps, and its time is that of an average step: of
+    daso's steps one per cycle waits, if any does, and a median of steps would not show that.
 
     Args:
         about: the cell.
@@ -46,13 +46,13 @@ def train(
         make: makes the steps of the method, from the same first parameters.
         each: the fewest bytes that a node sends and receives in a step.
         sent: returns the bytes that this node has sent so far, by the library's own count.
-        communicated: returns the seconds that its communication has taken so far.
+        communicated: returns the seconds of this node's communication so far.
     """
     steps = alone()
     own = _first(steps)
     cycle = about.settings["sync_every"]
     compute = measure(transport, _Cycle(steps, cycle), 0, about.settings, parts=cycle)["seconds"]
-    del steps  # its memory is wanted, and no cycle holds it
+    del steps  # frees their memory: no cycle holds them
     steps = make()
     found = _first(steps)
     check(transport, own, found, about.wire, mean=about.method == "synchronous")
@@ -70,7 +70,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Cycle:
-    """Takes so many steps, one after another."""
+    """Takes `count` steps, one after another."""
 
     step: Steps
     count: int

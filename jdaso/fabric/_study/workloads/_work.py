@@ -23,7 +23,7 @@ class StepWork(Protocol):
         """Returns the first parameters, the same on all nodes."""
 
     def wait(self) -> None:
-        """Takes what time of a step passes outside of it."""
+        """Takes the time of a step that passes outside the compiled step."""
 
     def gradient(self, params: Any, n: jax.Array, node: Any) -> tuple[jax.Array, Any]:
         """Returns loss and gradients of step n on a node; called in the compiled step."""
@@ -63,7 +63,7 @@ class Paced:
         return np.zeros((), np.float32)
 
     def gradient(self, params: Any, n: jax.Array, node: Any) -> tuple[jax.Array, Any]:
-        """Returns zero, known to no compiler, and gradients."""
+        """Returns zero, which no compiler can foresee, and gradients."""
         if self._in_step:
             zero = host_call(self._pause, jax.ShapeDtypeStruct((), jnp.float32), n)
         else:

@@ -1,4 +1,4 @@
-"""A stencil of seven points on a cube, with an exchange of faces: the part of a CFD code.
+"""A stencil of seven points on a cube, with an exchange of faces, as in a CFD code.
 
 A point's next value is ``u / 4 + (sum of its six neighbours) / 8``; outside of the cube u is 0.
 Both factors are powers of two, so the products are exact, and a fused multiply-add rounds as its
@@ -23,7 +23,7 @@ Swap = Callable[[Sequence[tuple[int, int, int, np.ndarray, np.ndarray]]], None]
 
 
 def first_values(begin: Sequence[int], shape: Sequence[int]) -> jax.Array:
-    """Returns the values at the start: of a point, whichever block it is in."""
+    """Returns the values at the start; a point's value does not depend on its block."""
     x, y, z = (jnp.arange(b, b + n, dtype=jnp.float32) for b, n in zip(begin, shape, strict=True))
     return jnp.sin(0.3 * x)[:, None, None] + jnp.cos(0.7 * y)[:, None] * jnp.sin(1.1 * z + 0.5)
 

@@ -79,7 +79,7 @@ def by_jdaso(about: Given, session: Session) -> Any:
 def bytes_of(about: Given, nodes: int) -> int:
     """Returns the fewest bytes that a node sends and receives to average gradients once.
 
-    Each node's go out once and the sums come in once, whatever the algorithm.
+    Each node's gradients go out once and the sums come in once, whatever the algorithm.
     """
     numbers = sum(leaf.size for leaf in jax.tree.leaves(shapes_of(about)))
     return 2 * 4 * numbers if about.method == "synchronous" and nodes > 1 else 0
