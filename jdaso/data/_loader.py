@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -114,7 +115,8 @@ class Loader:
         if not timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
         self.batch_size, self.epochs = batch_size, epochs
-        self._session, self._timeout_seconds = session, timeout_seconds
+        self._session = session
+        self._timeout_seconds = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._workers, self._prefetch = workers, prefetch
         self._transform, self._weights = transform, weights
         # Virtual nodes share one process, which takes the batches of all of them.

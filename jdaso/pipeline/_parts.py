@@ -79,7 +79,10 @@ class Partitions:
         """
         found = []
         for folder in root.glob("partitions-*"):
-            partitions = int(folder.name.split("-")[1])
+            number = folder.name.removeprefix("partitions-")
+            if not number.isdecimal():  # a copy that the user has put aside
+                continue
+            partitions = int(number)
             steps = [_steps(folder / str(p)) for p in range(partitions)]
             for step in set(steps[0]).intersection(*steps):
                 manifests = [of_one[step][1] for of_one in steps]

@@ -24,6 +24,7 @@ from ._plan.measured import example
 from ._plan.plan import Plan
 from ._run.compiled import WIRES
 from ._run.follow import follow
+from ._run.given import own_copy, require_alike
 from ._run.grid import Grid
 from ._run.nonempty import NonEmpty
 from ._run.run import BatchRun, RankPlace, StepResult
@@ -120,14 +121,19 @@ class Pipeline:
         Args:
             params: the whole tree, the same on all nodes (`jdaso.broadcast`).
             state: the model's whole state, the same on all nodes; if the plan has one.
+
+        Raises:
+            ValueError: `params` or `state` differ from the plan's in structure, shape or dtype.
         """
-        own = self.plan.holding.own(jax.tree.leaves(params), self._place.rank)
-        own = jax.tree.map(self._put, own)
+        require_alike("params", self.plan.holding.whole_structs(), params)
+        require_alike("state", self.plan.state, state)
+        mine = self.plan.holding.own(jax.tree.leaves(params), self._place.rank)
+        mine = jax.tree.map(self._put_copy, mine)
         leaves, tree = jax.tree.flatten(state)
         held = self._work.states_held
-        kept = [self._put(x if k in held else x.reshape(-1)[:0]) for k, x in enumerate(leaves)]
+        kept = [self._put_copy(x if k in held else x.reshape(-1)[:0]) for k, x in enumerate(leaves)]
         self._compile()
-        return PipelineState(own, self._tx.init(own), jax.tree.unflatten(tree, kept))
+        return PipelineState(mine, self._tx.init(mine), jax.tree.unflatten(tree, kept))
 
     def step(self, state: PipelineState, batch: PyTree) -> tuple[PipelineState, StepResult]:
         """Computes one update; all nodes call this together.
@@ -252,6 +258,9 @@ class Pipeline:
         if len(self.session.devices) == 1:
             return jax.device_put(tree, self.session.devices[0])
         return jax.device_put(tree, self._sharding(jax.sharding.PartitionSpec()))
+
+    def _put_copy(self, array: Any) -> jax.Array:
+        return self._put(own_copy(array))
 
     def _put_samples(self, array: Any, size: int) -> jax.Array:
         """Puts an array on this node's devices, its samples shared out if possible."""

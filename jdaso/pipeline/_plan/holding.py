@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.dtypes import canonicalize_dtype
 
 from ..._jax.types import PyTree
 from .program import RowRange
@@ -45,7 +46,7 @@ class Holding:
         tree: structure of the parameters.
         scalars: numbers of the leaves without axes.
         shapes: shapes of the whole leaves.
-        dtypes: dtypes of the leaves.
+        dtypes: dtypes of the leaves on devices: float32 for NumPy's float64 unless JAX has 64 bits.
         units: all units, by leaf and row.
         ranks: number of ranks; stage s belongs to rank ``s % ranks``.
     """
@@ -81,7 +82,7 @@ class Holding:
             units += found or [Unit(leaf, 0, 0, tuple(sorted(everyone)) or (0,))]  # no rows
         scalars = tuple(k for k, leaf in enumerate(leaves) if not leaf.shape)
         shapes = tuple(tuple(leaf.shape) or (1,) for leaf in leaves)
-        dtypes = tuple(np.dtype(leaf.dtype) for leaf in leaves)
+        dtypes = tuple(np.dtype(canonicalize_dtype(leaf.dtype)) for leaf in leaves)
         return cls(tree, scalars, shapes, dtypes, tuple(units), ranks)
 
     @cached_property

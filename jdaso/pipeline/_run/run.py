@@ -15,6 +15,7 @@ from ..._nodes.mail import Address
 from .._plan.equations import struct_of
 from .._schedule import Action
 from .compiled import CompiledStage, Edge
+from .given import own_copy
 from .work import StageWork
 
 _WINDOW = 4
@@ -240,7 +241,8 @@ class BatchRun:
         compiled, m = self._compiled(action), action.microbatch
         received = [x for maker in compiled.received_from for x in got[maker]]
         stage, size, part = compiled.stage, self._sizes[m], self._plan.microbatches.part
-        batch = [self._place.put_samples(part(self._leaves[k], m), size) for k in stage.batch]
+        parts = [own_copy(part(self._leaves[k], m)) for k in stage.batch]
+        batch = [self._place.put_samples(x, size) for x in parts]
         states = [self._states[k] for k in stage.state]
         pieces = self._pieces(action.stage)
         sent, given, residuals = compiled.forward(pieces, received, states, batch)
@@ -297,7 +299,8 @@ def _mean(values: list[Any], sizes: tuple[int, ...]) -> np.ndarray:
     dtype = arrays[0].dtype
     if dtype == np.bool_:
         return np.asarray(np.logical_or.reduce(arrays))
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(dtype, jnp.inexact):
         return np.asarray(sum(arrays), dtype)
-    total = sum(size * x.astype(np.float64) for size, x in zip(sizes, arrays, strict=True))
+    wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
+    total = sum(size * x.astype(wide) for size, x in zip(sizes, arrays, strict=True))
     return np.asarray(total / sum(sizes), dtype)

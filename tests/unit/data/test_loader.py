@@ -374,6 +374,12 @@ def test_what_has_only_items_is_a_source(session):
         Loader(3, 5, session)
 
 
+def test_a_wait_may_have_no_limit(session):
+    loader = Loader(np.arange(8), 4, session, timeout_seconds=float("inf"))
+    assert next(loader).shape == (4,)
+    loader.close()
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -44,6 +44,7 @@ def test_it_reads_beside_the_run(pipe, tmp_path):
         checkpoints.save(step, state)
         params[step] = jax.tree.map(np.array, state.params)
     checkpoints.wait()
+    (tmp_path / "run" / "partitions-old" / "0").mkdir(parents=True)  # the user's own
     assert reader.steps() == [1, 2]
     for step, given in ((2, None), (1, 1)):
         state, found = reader.restore(pipe.init(PARAMS), given)
