@@ -46,7 +46,9 @@ def launched_ranks() -> int:
 
 def launched_rank() -> int:
     """This rank's number as given by its launcher; 0 if unknown."""
-    numbers = (os.environ.get(name, "") for name in RANKS)
+    claim = _claim()  # variables of other launchers may be left over
+    first = () if claim is None else (RANKS[LAUNCHED.index(claim[0])],)
+    numbers = (os.environ.get(name, "") for name in (*first, *RANKS))
     return next((int(number) for number in numbers if number.isdecimal()), 0)
 
 

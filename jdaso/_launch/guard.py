@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -33,6 +34,8 @@ _LOOK_SECONDS = 0.05
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
 _MPI_FILE = re.compile(r"(?P<kind>mpich_shm_[0-9a-f]+_)\d+|(ucx_shm|sm_segment|vader_segment)\S*")
 _SHM = "/dev/shm"
+_noting = threading.Lock()
+"""Held to replace a job's dictionaries: other threads may be reading the old ones."""
 
 
 @dataclass
@@ -70,10 +73,9 @@ class Job:
 
     def note_saver(self, pid: int, signals: list[int]) -> None:
         """Notes the signals at which a rank of this host saves and ends; none once it has ended."""
-        if signals:
-            self.savers[pid] = signals
-        else:
-            self.savers.pop(pid, None)
+        with _noting:
+            others = {other: taken for other, taken in self.savers.items() if other != pid}
+            self.savers = others | ({pid: signals} if signals else {})
 
     def note_savers_elsewhere(self, signals: list[int]) -> None:
         """Notes the signals at which ranks of other hosts save and end."""
@@ -117,7 +119,8 @@ class Job:
                     with contextlib.suppress(OSError):
                         found, inode = os.stat(path), int(line.split(maxsplit=5)[4])
                         if found.st_ino == inode:  # not a file of a container with its own /dev/shm
-                            self.files[path] = [found.st_dev, inode]
+                            with _noting:
+                                self.files = self.files | {path: [found.st_dev, inode]}
 
     def remove_files(self) -> None:
         """Removes MPI's files from /dev/shm, which killed ranks leave behind."""
@@ -226,7 +229,8 @@ def _take_over(job: Job, outputs: list[int], grace_seconds: float) -> None:
         # If nothing reads its output, a rank or launcher gets SIGPIPE, or blocks.
         for output in select.select(outputs, [], [], _LOOK_SECONDS)[0]:
             with contextlib.suppress(BlockingIOError):
-                os.read(output, 1 << 16)
+                while os.read(output, 1 << 16) and time.monotonic() < limit:
+                    pass
         time.sleep(_LOOK_SECONDS)
     job.end(lambda: job.leader in job.left(), KILL_SECONDS)
 

@@ -192,14 +192,35 @@ def _children(
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()  # mpiexec ends its ranks, also on other hosts
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_SECONDS)
-        with contextlib.suppress(ProcessLookupError):  # the rest of its process group
-            os.killpg(process.pid, signal.SIGKILL)
-        try:
+        with _undisturbed():
+            _end(process)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends a launcher, and then the rest of its process group."""
+    if process.poll() is None:
+        process.terminate()  # mpiexec ends its ranks, also on other hosts
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:  # blocked in a system call
-            log.error("Process %d could not be ended and is still running.", process.pid)
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:  # blocked in a system call
+        log.error("Process %d could not be ended and is still running.", process.pid)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ignores the signals that end a program, so that a second one does not end the clean-up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in ends}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

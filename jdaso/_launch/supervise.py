@@ -133,7 +133,7 @@ class Supervisor:
             self._say("no host answers.")
             return 1, False
         try:
-            short = len(tempfile.gettempdir()) < _LONGEST_PATH
+            short = len(os.fsencode(tempfile.gettempdir())) < _LONGEST_PATH
             folder = tempfile.mkdtemp(prefix="jdaso-run-", dir=None if short else "/tmp")
         except OSError as error:
             self._say(f"no folder for temporary files ({error}). Free some space, or set TMPDIR.")
@@ -150,7 +150,14 @@ class Supervisor:
         tags = f"{outer}:{job.tag}" if outer else job.tag
         values = {"hosts": ",".join(hosts), "count": str(len(hosts))}
         command = [placed(part, values) for part in self.command] if hosts else self.command
-        deaths = Deaths(path, job, self._news)
+        try:
+            deaths = Deaths(path, job, self._news)
+        except OSError as error:
+            self._say(
+                f"it cannot listen for its ranks at {path} ({error}). Free some space, allow more "
+                "open files (ulimit -n), or set TMPDIR."
+            )
+            return 1, False
         self._relay.look_with(deaths.look)
         self._guard.tell(job)
         try:

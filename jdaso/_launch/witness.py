@@ -85,7 +85,9 @@ def start(name: str, limit_seconds: float | None = None, *, one_host: bool = Fal
 def _port(process: subprocess.Popen, token: str) -> tuple[int, str] | None:
     assert process.stdout is not None
     with process.stdout as said:
-        if select.select([said], [], [], _START_SECONDS)[0]:
+        ready = select.poll()  # takes descriptors of any number
+        ready.register(said, select.POLLIN)
+        if ready.poll(1000 * _START_SECONDS):
             text = said.readline().strip()
             if text.isdigit():
                 return int(text), token

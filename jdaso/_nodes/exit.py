@@ -146,12 +146,25 @@ def _end() -> None:
     # Without a detector nothing reports that the others are ready.
     poll(lambda: detectors and all(map(_may_end, detectors)), limit_seconds=_GRACE_SECONDS)
     if not ends_job() and all(detector.known.all_failed() for detector in detectors):
-        for detector in detectors:  # all nodes have the error, and MPI can be finalized as usual
-            detector.stop()
-        if any(detector.known.dead for detector in detectors):
-            _leave_mpi()
-        return
+        # All nodes have the error; once their programs have ended, MPI can be finalized as usual.
+        if _all_have_ended(detectors):
+            for detector in detectors:
+                detector.stop()
+            if any(detector.known.dead for detector in detectors):
+                _leave_mpi()
+            return
+        sys.stderr.write(
+            "jdaso: another node has failed, and its program does not end (look for a thread that "
+            "is no daemon). The job is ended.\n"
+        )
     abort()
+
+
+def _all_have_ended(detectors: list[Detector]) -> bool:
+    """Waits for the other nodes' programs: MPI_Finalize would wait for a stuck one for ever."""
+    limit = max(detector.known.patience.limit_seconds("end") for detector in detectors)
+    ended = lambda: all(detector.known.all_ended() for detector in detectors)  # noqa: E731
+    return bool(poll(ended, limit_seconds=limit))
 
 
 def _leave_mpi() -> None:

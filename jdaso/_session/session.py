@@ -159,6 +159,8 @@ class Session:
                 self.control.survive()
         except BaseException as error:
             self._access.close()
+            if self.control.known.failure is None:
+                say_failed()
             self.control.detector.fail(summary(error))
             if self.recorder is not None:
                 self.recorder.close(failed=True)

@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import errno
 import math
 import shlex
+import sys
 
 from .._launch.supervise import Supervisor
 
@@ -57,14 +59,20 @@ def run(arguments: argparse.Namespace) -> int:
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command:
         arguments.complain("there is no command: put the launcher and all it starts after --")
-    supervisor = Supervisor(
-        command,
-        max_restarts=arguments.max_restarts,
-        hosts=arguments.hosts,
-        probe=arguments.probe,
-        grace_seconds=arguments.grace_seconds,
-    )
-    return supervisor.run()
+    try:
+        supervisor = Supervisor(
+            command,
+            max_restarts=arguments.max_restarts,
+            hosts=arguments.hosts,
+            probe=arguments.probe,
+            grace_seconds=arguments.grace_seconds,
+        )
+        return supervisor.run()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        sys.stderr.write(f"jdaso run: {error}. Allow more open files (ulimit -n).\n")
+        return 1
 
 
 def _restarts(text: str) -> int:

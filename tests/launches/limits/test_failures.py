@@ -122,6 +122,13 @@ def test_the_job_ends_once_all_have_reported():
     assert "KeyError: 'boom'" in done.stdout
 
 
+def test_a_failed_node_whose_program_never_ends_takes_the_job_with_it():
+    """MPI_Finalize would wait for it without a limit."""
+    done = mpirun(2, [str(PROGRAMS / "unending.py")], mpi="mpich", timeout=60)
+    assert done.returncode != 0
+    assert "KeyError: 'boom'" in done.stdout and "its program does not end" in done.stdout
+
+
 def test_a_killed_node_ends_the_job():
     assert launch("kill").returncode != 0
 

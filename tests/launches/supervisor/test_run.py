@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -454,6 +455,26 @@ def test_no_room_for_temporary_files_is_a_failure_as_any_other(run, tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stdout == b"hello\n"
     assert b"no folder for temporary files ([Errno 28] full). Free some space" in done.stderr
+
+
+def test_a_long_name_of_the_folder_for_temporary_files_is_no_hindrance():
+    """60 letters of two bytes each; a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(suffix="\u00e9" * 60, dir="/tmp") as folder:
+        environment = os.environ | {"TMPDIR": folder, "LC_ALL": "C.UTF-8"}
+        command = [sys.executable, "-m", "jdaso", "run", "--", "echo", "hello"]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout) == (0, b"hello\n"), done.stderr
+
+
+@pytest.mark.parametrize("files", [9, 12, 14])
+def test_too_few_open_files_are_said_in_a_sentence(files):
+    command = f"ulimit -n {files}; {sys.executable} -m jdaso run -- echo hello"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"Too many open files" in done.stderr and b"ulimit -n" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_a_job_has_a_home(run, monkeypatch):

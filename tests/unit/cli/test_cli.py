@@ -117,6 +117,34 @@ run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
     assert_ended(child)
 
 
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_cut_the_clean_up_short(again, tmp_path):
+    """The launcher takes no notice of SIGTERM, so that it is ended after some seconds."""
+    code = f"""
+import os, sys
+from jdaso._launch.mpiexec import run_ranks
+child = "import os, signal, time; signal.signal(15, signal.SIG_IGN)\\n"
+child += "print(os.getpid(), flush=True); time.sleep(200)"
+run_ranks([{sys.executable!r}, "-c", child], os.environ, timeout_seconds=200)
+"""
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            parent.send_signal(signal.SIGTERM)
+            time.sleep(1)  # the launcher has five seconds
+            parent.send_signal(again)
+            assert parent.wait(timeout=20) == 143
+        finally:
+            parent.kill()
+    assert_ended(child)
+    assert list(tmp_path.glob("jdaso-launch-*")) == []
+
+
 def test_no_mpiexec_says_what_to_install(monkeypatch):
     monkeypatch.setattr(_mpiexec.shutil, "which", lambda name, path=None: None)
     with pytest.raises(LaunchError, match="Install an MPI"):

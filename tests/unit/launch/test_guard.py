@@ -1,6 +1,11 @@
 """A job's own processes are ended with it, and no others."""
 
+import json
+import os
 import signal
+import sys
+import threading
+import time
 
 import pytest
 
@@ -30,3 +35,48 @@ def test_a_launcher_that_does_not_end_is_killed(sent):
     assert job.end(lambda: (55, signal.SIGKILL) not in sent, 0.01, leave=0.0) == 1
     assert sent[0] == (55, signal.SIGTERM)
     assert {(55, signal.SIGKILL), (77, signal.SIGKILL)} <= {*sent[1:]}
+
+
+def test_a_job_is_described_while_threads_note_its_ranks():
+    job, ends = Job("tag"), threading.Event()
+
+    def notes():
+        for pid in range(10**9):
+            if ends.is_set():
+                return
+            job.note_saver(pid % 500, [10] if pid % 1000 < 500 else [])
+
+    threads = [threading.Thread(target=notes) for _ in range(2)]
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            assert json.loads(guard.as_message(job))["tag"] == "tag"
+    finally:
+        ends.set()
+        sys.setswitchinterval(switches)
+        for thread in threads:
+            thread.join()
+
+
+def test_ranks_that_print_much_while_they_save_are_read(monkeypatch):
+    """8 MB, where a pipe holds 64 KiB; the job saves once all of it has been read."""
+    out, into = os.pipe()
+    os.set_blocking(out, False)
+
+    def saves():
+        for _ in range(128):
+            os.write(into, bytes(1 << 16))
+        os.close(into)
+
+    rank = threading.Thread(target=saves)
+    monkeypatch.setattr(Job, "left", lambda _: [77] if rank.is_alive() else [])
+    monkeypatch.setattr(guard, "_send", lambda pid, number: None)
+    rank.start()
+    begin = time.monotonic()
+    guard._take_over(Job("tag", savers={77: [10]}), [out], 60.0)
+    assert not rank.is_alive()
+    assert time.monotonic() - begin < 5
+    os.close(out)

@@ -51,6 +51,8 @@ def test_launchers_that_are_there_say_how_many_ranks_they_started(env, launcher,
     assert environment.launched_ranks() == 1
     env(PMI_SIZE=2, PMI_RANK=1)
     assert (environment.launched_ranks(), environment.launched_rank()) == (2, 1)
+    env(OMPI_COMM_WORLD_RANK=0)  # left over from another launcher
+    assert environment.launched_rank() == 1
     env(OMPI_COMM_WORLD_SIZE=3, PMIX_NAMESPACE="a", PMIX_SERVER_URI41=server)
     assert environment.launched_ranks() == 3
     assert not environment.left_over()

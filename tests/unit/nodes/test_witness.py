@@ -77,6 +77,22 @@ def rank(monkeypatch):
         process.communicate(timeout=10)
 
 
+def test_a_rank_with_many_open_files_has_a_witness():
+    """`select` takes no descriptor above 1023."""
+    many = "import os, resource\n"
+    many += "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+    many += "resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, hard), hard))\n"
+    many += "kept = [os.open(os.devnull, 0) for _ in range(1100)]\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", many + PROGRAM, "1000", "started"], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().split()[0].isdigit()
+        finally:
+            process.kill()
+
+
 def until(witnesses, done, seconds=20.0):
     end = time.monotonic() + seconds
     while not done():
