@@ -7,14 +7,15 @@ The other half of the cells is not seen by the fit and measures its error.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import optimize
 
 from .collectives import ALGORITHMS, Algorithm
+from .estimate import WIRE_BYTES
 from .measured import Key, MeasuredLaunch, RowsError, good_cells, key_of
 
 FEWEST_CELLS = 4
@@ -31,7 +32,7 @@ class Cells(NamedTuple):
 
     Attributes:
         nodes: P of each.
-        sizes: S of each, in bytes.
+        sizes: S of each, in bytes on the wire.
         seconds: the median of its replicates' medians.
     """
 
@@ -86,12 +87,13 @@ class Fit:
 
         Args:
             nodes: P, also more than were measured; 1 takes no time.
-            size: S in bytes.
+            size: S in bytes, as the study declares them.
         """
         if nodes < 2:
             return 0.0
         rounds, share = self.algorithm.rounds(nodes), self.algorithm.share(nodes)
-        return self.alpha_seconds * rounds + self.beta_seconds * share * size
+        moved = share * size * on_wire(dict(self.factors))
+        return self.alpha_seconds * rounds + self.beta_seconds * moved
 
     @property
     def words(self) -> str:
@@ -113,14 +115,21 @@ class Fits(NamedTuple):
     left_out: list[str]
 
 
+def on_wire(factors: Mapping[str, Any]) -> float:
+    """Bytes on the wire for each declared one: exchanges declare float32, whatever their wire."""
+    if factors["workload"] != "exchange":
+        return 1.0
+    return WIRE_BYTES[str(factors.get("wire", "float32"))] / WIRE_BYTES["float32"]
+
+
 def fits_of(launches: Iterable[MeasuredLaunch]) -> Fits:
     """Fits each fabric, library and collective of a study that has enough cells."""
-    groups: dict[Key, list[tuple[int, int, float]]] = {}
+    groups: dict[Key, list[tuple[int, float, float]]] = {}
     for some in good_cells(launches).values():
         factors = some[0].factors
         if factors.get("workload") in ALGORITHMS and "bytes" in factors and factors["nodes"] > 1:
             median = float(np.median([launch.median for launch in some]))
-            place = (factors["nodes"], factors["bytes"], median)
+            place = (factors["nodes"], factors["bytes"] * on_wire(factors), median)
             groups.setdefault(key_of(factors, without=["nodes", "bytes"]), []).append(place)
     found = Fits([], [])
     for key, cells in groups.items():

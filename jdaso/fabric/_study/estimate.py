@@ -21,7 +21,9 @@ _WITH_JAX = ("exchange", "training", "halo")
 _REAL_BITS = 1e10
 _MESSAGE_SECONDS = 1e-4
 _POINT_SECONDS = 2e-9
-_WIRE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.54}
+
+WIRE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.015625, "int4": 0.53125}
+"""Bytes of a number on each wire, scales included."""
 
 _CORES = 2  # that all nodes of an emulated study share
 _PARAMETER_SECONDS = 4e-9  # of a core, for a parameter in a step: optimizer, packing, merge
@@ -104,7 +106,7 @@ def _training(factors: Factors, settings: Settings, nodes: int) -> Iteration:
         waits = float(settings["step_seconds"]) or model.published_seconds(batch, tokens)
     method, cycle = factors["method"], int(settings["sync_every"])
     averages = {"synchronous": cycle, "daso": 1}.get(str(method), 0)
-    moved = averages * parameters * _WIRE_BYTES[str(factors.get("wire", "float32"))]
+    moved = averages * parameters * WIRE_BYTES[str(factors.get("wire", "float32"))]
     return Iteration(moved, cycle * (waits + nodes * busy / _CORES), hides=method == "daso")
 
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from study_rows import row
 
+import jdaso.fabric._model.exchange
 from jdaso.fabric._study.alpha_beta import chosen, fits_of
 from jdaso.fabric._study.collectives import ALGORITHMS, BUS, bandwidths
+from jdaso.fabric._study.estimate import WIRE_BYTES
 from jdaso.fabric._study.measured import RowsError, launches_of
 
 SIZES = [4**k for k in range(4, 13)]
@@ -141,3 +143,19 @@ def test_bus_bandwidth_is_the_links_rate_of_a_perfect_ring(nodes):
         assert bus == pytest.approx(3.0) and algorithm == pytest.approx(size / seconds / 1e9)
     assert BUS["allreduce"](nodes) == pytest.approx(2 * (nodes - 1) / nodes)
     assert BUS["alltoall"](nodes) == pytest.approx((nodes - 1) / nodes)
+
+
+@pytest.mark.parametrize("wire", WIRE_BYTES)
+def test_an_exchange_counts_the_bytes_on_its_wire(wire):
+    """Studies declare float32 bytes; the link has one rate, whatever wire measured it."""
+    assert WIRE_BYTES[wire] == jdaso.fabric._model.exchange.WIRE_BYTES[wire]
+    declared = [round(4 * size / WIRE_BYTES[wire]) for size in SIZES]
+    some = rows(workload="exchange", wire=wire)
+    size_of = dict(zip(SIZES, declared, strict=True))
+    for one in some:
+        one["factors"]["bytes"] = size_of[one["factors"]["bytes"]]
+    found = only_fit(some)
+    assert found.alpha_seconds == pytest.approx(ALPHA, rel=1e-3)
+    assert found.beta_seconds == pytest.approx(BETA, rel=1e-3)
+    rounds, moved = rounds_and_bytes("ring", 4, SIZES[-1])
+    assert found.seconds(4, declared[-1]) == pytest.approx(ALPHA * rounds + BETA * moved, rel=1e-3)
