@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..fabric._study import tables
 from ..fabric._study.answers import answers, answers_of
+from ..fabric._study.declaration import margin_of
 from ..fabric._study.declared import Declared, read_declared
 from ..fabric._study.factors import FACTORS
 from ..fabric._study.findings import ClaimFinding, findings
@@ -154,7 +155,7 @@ def _between(arguments: argparse.Namespace, studies: Studies) -> list[Verdict]:
 
 
 def _margin(arguments: argparse.Namespace, declared: Declared) -> float:
-    return declared.margin if arguments.margin is None else arguments.margin
+    return declared.margin if arguments.margin is None else margin_of(arguments.margin)
 
 
 def _text(arguments: argparse.Namespace, studies: Studies) -> str:
@@ -193,6 +194,6 @@ def _plot(arguments: argparse.Namespace, studies: Studies) -> None:
 
 def _write(text: str, output: str | None) -> None:
     if output is None:
-        print(text)
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
     else:
         Path(output).write_text(text, encoding="utf-8")

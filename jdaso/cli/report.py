@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from .._launch.paths import FolderError
 from ..report import ReportError, counted, make_page, read_run
 
 
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"
         page = make_page(runs, title)
         Path(arguments.output).write_text(page, encoding="utf-8", errors="replace")
-    except (ImportError, ReportError, OSError) as error:
+    except (ImportError, ReportError, FolderError, OSError) as error:
         print(f"jdaso report: {error}", file=sys.stderr)
         return 1 if isinstance(error, ImportError) else 2
     for run in runs:

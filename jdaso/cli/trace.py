@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from .._launch.paths import FolderError
 from ..traces import Trace, TraceError, merge, profiles_in, read, write
 
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         trace = read(arguments.folder)
         profiles = [profile for folder in arguments.profiler for profile in profiles_in(folder)]
         write(merge(trace, profiles), path)
-    except (TraceError, OSError) as error:
+    except (TraceError, FolderError, OSError) as error:
         print(f"jdaso trace: {error}", file=sys.stderr)
         return 2
     print(_table(trace))

@@ -25,10 +25,11 @@ class Measured:
         nodes: P, the ranks.
         bytes_per_second: measured rate of the slowest link.
         latency_seconds: of the median pair.
-        ranks_per_host: the most on one host; they share its link.
+        ranks_per_host: the most on one host.
         cores_per_host: the fewest.
         devices: of each rank.
         vendor: vendor of the launcher.
+        ranks_per_node: R; the nodes of a host share its link, the ranks of a node its bytes.
     """
 
     nodes: int
@@ -38,6 +39,7 @@ class Measured:
     cores_per_host: int
     devices: int
     vendor: str
+    ranks_per_node: int = 1
 
 
 def advice(found: Measured, *, parameters: float, step_ms: float, limit_seconds: float) -> dict:
@@ -51,7 +53,8 @@ def advice(found: Measured, *, parameters: float, step_ms: float, limit_seconds:
 
     *On failure* the result has only the key ``error``.
     """
-    bits = found.bytes_per_second * 8 / _HEADERS / found.ranks_per_host
+    nodes_per_host = -(-found.ranks_per_host // found.ranks_per_node)
+    bits = found.bytes_per_second * 8 / _HEADERS / nodes_per_host
     command = [sys.executable, "-m", "jdaso", "simulate", "--advise", "--json"]
     for option, value in (
         ("nodes", found.nodes),

@@ -279,6 +279,7 @@ def _advice(
         bytes_per_second=min(f["bytes_per_second"] for f in good),
         latency_seconds=statistics.median(f["latency_seconds"] for f in good),
         ranks_per_host=max(len(ranks) for ranks in _together.by_machine(records)),
+        ranks_per_node=wishes.ranks_per_node,
         cores_per_host=min(about["all_cores"] for about in records.values()),
         devices=min(about["devices"] for about in records.values()),
         vendor=launch.vendor,

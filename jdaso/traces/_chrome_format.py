@@ -14,6 +14,7 @@ from ._timeline import Event
 
 Row = dict[str, Any]
 
+_DIGITS = frozenset("0123456789")
 _PLACES = ("steps", "device", "exchange", "worker", "messages", "checkpoint")
 _DETAILS = ("chunk", "size_bytes", "of")
 
@@ -61,5 +62,5 @@ def _place(lane: str) -> int:
     kind, _, number = lane.partition(" ")
     place = _PLACES.index(kind) if kind in _PLACES else len(_PLACES)
     own, _, further = number.partition(" (")
-    digits = ["".join(x for x in part if x.isdigit()) or "0" for part in (own, further)]
+    digits = ["".join(x for x in part if x in _DIGITS) or "0" for part in (own, further)]
     return 10_000 * place + 10 * int(digits[0]) + int(digits[1])

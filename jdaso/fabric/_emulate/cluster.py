@@ -25,7 +25,7 @@ from ..._launch.mpiexec import find_mpiexec
 from . import cleanup
 from .cleanup import ClusterError, ip, run
 
-_MOST_HOSTS = 64
+MOST_HOSTS = 64
 _TOLERANCE = 0.10
 _LOOKS = 3
 _LEAST_BITS, _MOST_BITS = 1e7, 1e12
@@ -128,8 +128,8 @@ def emulated_cluster(
             subprocess.run(command, env=cluster.environment, check=True)
     """
     bits = bits_per_second_of(rate)
-    if not 2 <= hosts <= _MOST_HOSTS:
-        raise ValueError(f"hosts must be 2 to {_MOST_HOSTS}, got {hosts}.")
+    if not 2 <= hosts <= MOST_HOSTS:
+        raise ValueError(f"hosts must be 2 to {MOST_HOSTS}, got {hosts}.")
     cleanup.require_tools()
     with contextlib.ExitStack() as stack:
         try:

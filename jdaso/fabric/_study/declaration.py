@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .._emulate.cluster import MOST_HOSTS
 from . import checks, chosen, levels
 from . import claims as claimed
 from .checks import StudyError
@@ -103,7 +104,7 @@ def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
         cells=cells,
         replicates=checks.at_least("replicates", _number(declared, "replicates", int, 3), 1),
         seed=_number(declared, "seed", int, 0),
-        margin=_margin(_number(declared, "margin", float, 0.05)),
+        margin=margin_of(_number(declared, "margin", float, 0.05)),
         limit_seconds=checks.at_least(
             "limit_seconds", _number(declared, "limit_seconds", float, 120.0), 1
         ),
@@ -128,6 +129,11 @@ def _used(
             raise StudyError(
                 f"fabrics.{fabric.name}.hosts must be {nodes} or more, as the cell {cell} needs, "
                 f"got {len(fabric.hosts)}. Add hosts, or exclude the cell."
+            )
+        if fabric.rate and nodes > MOST_HOSTS:
+            raise StudyError(
+                f"fabrics.{fabric.name} emulates one host for each node, at most {MOST_HOSTS}, and "
+                f"the cell {cell} needs {nodes}. Exclude the cell."
             )
     return fabrics, libraries
 
@@ -198,7 +204,7 @@ def _optional_bytes(key: str, declared: Mapping[str, Any]) -> int | None:
     return checks.count_of_bytes(key, declared[key]) if key in declared else None
 
 
-def _margin(margin: float) -> float:
+def margin_of(margin: float) -> float:
     if not 0 < margin < 1:
         raise StudyError(f"margin must be between 0 and 1, got {margin:g}. Take 0.05 for 5 %.")
     return margin

@@ -116,7 +116,7 @@ def _check(outcome: Outcome) -> None:
         right = isinstance(numbers, list | tuple) and all(
             isinstance(x, int | float) and x >= 0 for x in numbers
         )
-        if not right or (name == "seconds" and not numbers):
+        if not right or (name == "seconds" and not (numbers and min(numbers) > 0)):
             raise ValueError(f"{name} is not a list of seconds: {str(numbers)[:60]}")
     for name, kind in (("words", str), ("chosen", dict), ("other_nodes", list | tuple)):
         if not isinstance(getattr(outcome, name), kind):

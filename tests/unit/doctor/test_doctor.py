@@ -288,6 +288,23 @@ def test_advice_has_its_settings_and_a_failure_its_reason():
     assert "no module" in _advice.in_sentences({"error": "no module"})
 
 
+@pytest.mark.parametrize(("ranks_per_node", "nodes_per_host"), [(1, 4), (2, 2), (4, 1)])
+def test_the_nodes_of_a_host_share_its_link(ranks_per_node, nodes_per_host, monkeypatch):
+    """The ranks of one node each send a part of its bytes."""
+    asked = []
+    monkeypatch.setattr(
+        _advice.subprocess, "run", lambda command, **_: asked.extend(command) or _failed()
+    )
+    found = _advice.Measured(2, 1e9, 1e-5, 4, 8, 1, "MPICH", ranks_per_node)
+    _advice.advice(found, parameters=1e6, step_ms=10.0, limit_seconds=1.0)
+    rate = float(asked[asked.index("--rate") + 1].removesuffix("bit"))
+    assert rate == pytest.approx(8e9 / _advice._HEADERS / nodes_per_host, rel=1e-6)
+
+
+def _failed():
+    return subprocess.CompletedProcess([], 1, "", "no")
+
+
 def test_a_limit_of_nothing_is_refused(capsys):
     assert main(["doctor", "--limit-seconds", "0"]) == 2
     assert "--limit-seconds must be above 0, got 0" in capsys.readouterr().err

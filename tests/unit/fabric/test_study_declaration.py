@@ -206,6 +206,9 @@ MISTAKES = {
     "fabrics.a.hosts must be 4 or more.*got 2": changed(
         fabrics={"a": {"hosts": ["n1", "n2"]}, "b": {}}
     ),
+    "fabrics.a emulates one host for each node, at most 64.*needs 100": changed(
+        fabrics={"a": {"rate": "1gbit"}, "b": {}}, factors={**SMALL["factors"], "nodes": [2, 100]}
+    ),
     "fabrics.a.environment.X must be a text, got ": changed(
         fabrics={"a": {"environment": {"X": []}}}
     ),

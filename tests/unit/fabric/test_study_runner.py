@@ -57,7 +57,7 @@ if number == 2: print('its last words'); print('and why', file=sys.stderr); sys.
 if number == 3: time.sleep(60)
 if number == 4: os.kill(os.getpid(), 9)
 if number == 5: bytearray(1 << 50)
-if number == 6: say(seconds=[])
+if number == 6: say(seconds=[0.5, 0.0])
 if number == 7: print('nothing')
 if number == 8: say(expected_bytes=9, bytes_at_interfaces={{'lo': [5, 3], 'eth9': [500, 500]}})
 if number == 9: say(expected_bytes=9, bytes_at_interfaces={{'lo': [5, 4], 'eth9': [500, 500]}})
@@ -93,7 +93,9 @@ def test_every_fate_of_a_cell_is_a_row_and_the_study_ends(tmp_path):
     assert words(tmp_path / "out", 3).startswith("Ended after 1.5 s, the limit.")
     assert words(tmp_path / "out", 4) == "Ended with status -9."
     assert "MemoryError" in words(tmp_path / "out", 5)
-    assert "printed no result (seconds is not a list of seconds: [])" in words(tmp_path / "out", 6)
+    assert "printed no result (seconds is not a list of seconds: [0.5, 0.0])" in words(
+        tmp_path / "out", 6
+    )
     assert words(tmp_path / "out", 8) == (
         "lo carried 8 bytes on node 0, where 9 or more had to cross it. Others: eth9 1000."
     )

@@ -83,6 +83,8 @@ def test_what_cannot_be_reported_on_says_what_to_do(tmp_path, capsys):
     assert "none is not a folder. Give the folder" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "has no node-*.jsonl" in capsys.readouterr().err
+    assert main(["report", "s3://bucket/run"]) == 2
+    assert "s3://bucket/run" in capsys.readouterr().err
     write_run(tmp_path, [[header(0)]])
     with pytest.raises(ReportError, match="has no row of a step"):
         read_run(tmp_path)
@@ -98,7 +100,7 @@ def test_a_restarted_run_is_joined(tmp_path):
     assert node.columns["seconds"].tolist() == [0.1, 0.2, 0.3, 0.4, 20.5, 20.6, 20.7, 20.8]
     assert node.columns["bytes_sent"].tolist() == [1, 2, 3, 4, 7, 8, 9, 10]
     (mark,) = node.marks
-    assert mark.kind == "fault" and mark.step == 6 and "without a word" in mark.text
+    assert mark.kind == "fault" and mark.step == 6 and "without a report" in mark.text
 
 
 def test_a_run_that_was_made_anew_leaves_the_older_one_out(tmp_path, capsys):

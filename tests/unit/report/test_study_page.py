@@ -375,8 +375,9 @@ def test_other_formats_and_a_choice_of_rows(studies, capsys):
     assert report(studies[0], "--format", "nccl-tests", *where) == 0
     assert capsys.readouterr().out.count("# Avg bus bandwidth") == 1
     assert report(studies[0], "--format", "csv", *where) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out.strip())))
+    rows = list(csv.DictReader(io.StringIO(out := capsys.readouterr().out)))
     assert len(rows) == 5 * 4 and {one["factor fabric"] for one in rows} == {"10g"}
+    assert not out.endswith("\n\n") and not out.endswith("\r\n\n")
 
 
 def test_csv_of_a_file_has_every_row(studies, tmp_path, capsys):
@@ -393,8 +394,9 @@ def test_the_margin_is_the_declared_one_unless_an_option_gives_another(tmp_path,
         (study,) = json.loads(capsys.readouterr().out)["studies"]
         assert {one["margin"] for one in study["verdicts"]} == {margin}
         assert {one["reference"] for one in study["verdicts"]} == {"1g"}
-    assert report(folder, "--format", "json", "--margin", "-1") == 2
-    assert "margin must be above 0" in capsys.readouterr().err
+    for margin in ("-1", "5"):  # 5 for 5 %
+        assert report(folder, "--format", "json", "--margin", margin) == 2
+        assert f"margin must be between 0 and 1, got {margin}" in capsys.readouterr().err
 
 
 def test_one_fabric_has_a_page_without_a_verdict(tmp_path, capsys):

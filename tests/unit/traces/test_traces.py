@@ -115,6 +115,7 @@ def test_bars_that_would_cross_get_a_lane_of_their_own():
     events = [Event("a", 0, 0, 5), Event("b", 0, 1, 3), Event("c", 0, 2, 4), Event("d", 0, 4, 5)]
     lanes = {event.name: event.lane for event in untangled(reversed(events))}
     assert lanes == {"a": "steps", "b": "steps", "c": "steps (2)", "d": "steps"}
+    assert _place("loss m\u00b2") == _place("loss")  # no digit that `int` takes
     places = [_place(x) for x in ("steps", "steps (2)", "device 0", "device 0 (2)", "device 1")]
     assert places == sorted(places)
 
@@ -364,4 +365,5 @@ def test_one_node_shows_its_steps(tmp_path, capsys):
     assert main(["trace", str(tmp_path)]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().out
     assert main(["trace", str(tmp_path / "none")]) == 2
+    assert main(["trace", "s3://bucket/run"]) == 2
     assert "holds no node-*.jsonl with a trace" in capsys.readouterr().err
