@@ -121,7 +121,7 @@ def run_ranks(
         ]
         for reader in readers:
             reader.start()
-        while process.poll() is None or not lines.empty():
+        while process.poll() is None:
             if time.monotonic() > end:
                 raise LaunchError(
                     f"The ranks did not finish within {timeout_seconds:.0f} s and were ended. "
@@ -131,9 +131,10 @@ def run_ranks(
                 on_line(lines.get(timeout=0.2))  # pyright: ignore[reportArgumentType]
             except queue.Empty:
                 on_idle()
-            if process.poll() is not None:
-                for reader in readers:  # the last lines may still be on their way
-                    reader.join(timeout=5)
+        for reader in readers:  # the last lines may still be on their way
+            reader.join(timeout=_END_SECONDS)
+        while not lines.empty():
+            on_line(lines.get())  # pyright: ignore[reportArgumentType]
         if process.returncode != 0:
             raise LaunchError(
                 f"The ranks ended with status {process.returncode}. Their last words:\n"

@@ -111,9 +111,9 @@ def test_the_numbers_are_numpys(function, expected, split):
 
 
 REFUSED = {
-    "divide": (lambda a: a(WHOLE).at[6].divide(2), TypeError, "no result of type int32"),
+    "divide": (lambda a: a(WHOLE).at[6].divide(2), TypeError, "cannot return int32"),
     "divide by a mask": (lambda a: a(WHOLE).at[WHOLE > 3].divide(2), TypeError, "astype"),
-    "power of truths": (lambda a: a(TRUTHS).at[4].power(True), TypeError, "no result of type bool"),
+    "power of truths": (lambda a: a(TRUTHS).at[4].power(True), TypeError, "cannot return bool"),
     "max of complex": (lambda a: a(LINE + 1j).at[0].max(2), TypeError, "complex64"),
     "too large": (lambda a: ja.take_along_axis(a(LINE), a([7])), IndexError, "length 7"),
     "too small": (

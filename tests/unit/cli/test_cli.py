@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -59,6 +60,20 @@ def test_lines_come_as_they_are_printed():
 def test_a_failure_shows_the_end_of_the_output():
     with pytest.raises(LaunchError, match=r"status 3(.|\n)*no more numbers"):
         python("import sys; print('no more numbers', file=sys.stderr); sys.exit(3)")
+
+
+def test_output_is_read_to_its_end_though_the_ranks_end_first(monkeypatch):
+    class Late(threading.Thread):
+        def start(self):
+            time.sleep(0.5)  # a busy machine; the process has ended
+            super().start()
+
+    monkeypatch.setattr(_mpiexec.threading, "Thread", Late)
+    lines = []
+    code = "import sys; print('a line'); print('the cause', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(LaunchError, match=r"status 3(.|\n)*the cause"):
+        python(code, on_line=lines.append)
+    assert lines == ["a line"]
 
 
 def test_a_timeout_ends_the_ranks_and_what_they_started(tmp_path):

@@ -76,7 +76,7 @@ def test_a_device_that_does_not_come_is_named():
     meeting = Meeting(range(3), 0.05)
     found = played(2, lambda device: meeting.call(device, (), list))
     assert all(isinstance(error, RuntimeError) for error in found)
-    assert all("did not come" in str(error) and "2]" in str(error) for error in found)
+    assert all("did not make it" in str(error) and "2]" in str(error) for error in found)
 
 
 def test_a_device_that_comes_twice_is_named():
