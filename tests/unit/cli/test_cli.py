@@ -65,8 +65,12 @@ def test_a_failure_shows_the_end_of_the_output():
 def test_output_is_read_to_its_end_though_the_ranks_end_first(monkeypatch):
     class Late(threading.Thread):
         def start(self):
-            time.sleep(0.5)  # a busy machine; the process has ended
+            time.sleep(0.3)  # a busy machine; the process has ended
             super().start()
+
+        def run(self):
+            time.sleep(1)
+            super().run()
 
     monkeypatch.setattr(_mpiexec.threading, "Thread", Late)
     lines = []
