@@ -155,7 +155,7 @@ def _end() -> None:
             return
         sys.stderr.write(
             "jdaso: another node has failed, and its program does not end (look for a thread that "
-            "is no daemon). The job is ended.\n"
+            "is not a daemon). The job is ended.\n"
         )
     abort()
 
