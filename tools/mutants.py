@@ -1186,6 +1186,55 @@ MUTANTS = [
         'common["wire"] = session.fastest_wire()',
         "tests/ranks/pipeline/test_measured_wire.py",
     ),
+    Mutant(
+        "dtypes of a pipeline's parameters on devices",
+        "pipeline/_plan/holding.py",
+        "np.dtype(canonicalize_dtype(leaf.dtype))",
+        "np.dtype(leaf.dtype)",
+        "tests/ranks/pipeline/test_given.py",
+    ),
+    Mutant(
+        "a copy of the user's arrays in a pipeline",
+        "pipeline/_run/given.py",
+        "array.copy() if isinstance(array, np.ndarray) else array",
+        "array",
+        "tests/ranks/pipeline/test_given.py",
+    ),
+    Mutant(
+        "a failed node whose program does not end",
+        "_nodes/exit.py",
+        "if _all_have_ended(detectors):",
+        "if True:",
+        "tests/launches/limits/test_failures.py",
+    ),
+    Mutant(
+        "a second signal while a launch is ended",
+        "_launch/mpiexec.py",
+        "signal.signal(number, signal.SIG_IGN) for number in ends",
+        "signal.getsignal(number) for number in ends",
+        "tests/unit/cli/test_cli.py",
+    ),
+    Mutant(
+        "a session that fails to start names its node",
+        "_session/session.py",
+        "            if self.control.known.failure is None:\n                say_failed()\n",
+        "",
+        "tests/launches/recovery/test_recovery.py::test_a_node_that_fails_while_it_makes_its_session_is_named",
+    ),
+    Mutant(
+        "a followed checkpoint that its run has removed",
+        "checkpoint/_reader.py",
+        "if failed or unreadable or not what else",
+        "if failed or unreadable else",
+        "tests/unit/checkpoint/test_reader.py",
+    ),
+    Mutant(
+        "bytes on the wire of a measured exchange",
+        "fabric/_study/alpha_beta.py",
+        'factors["bytes"] * on_wire(factors)',
+        'factors["bytes"]',
+        "tests/unit/fabric/test_study_alpha_beta.py",
+    ),
 ]
 
 

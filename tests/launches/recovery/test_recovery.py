@@ -46,13 +46,23 @@ def undisturbed(tmp_path_factory):
 class Job:
     """The program under ``jdaso run``, with its output."""
 
-    def __init__(self, folder, nodes, *flags, mpi="mpich", faults="", restarts=0, **options):
+    def __init__(
+        self,
+        folder,
+        nodes,
+        *flags,
+        mpi="mpich",
+        faults="",
+        restarts=0,
+        program=PROGRAM,
+        **options,
+    ):
         folder_of_mpi = ENVIRONMENTS[mpi] / "bin"
         self.launch = f"recovery-{os.getpid()}-{time.monotonic_ns()}"
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         command = [folder_of_mpi / "python", "-m", "jdaso", "run", *flags]
         command += [f"--max-restarts={restarts}", "--", folder_of_mpi / "mpiexec", "-n", nodes]
-        command += [*OPTIONS[mpi], folder_of_mpi / "python", PROGRAM, folder, *words]
+        command += [*OPTIONS[mpi], folder_of_mpi / "python", program, folder, *words]
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)} | {
             "JAX_PLATFORMS": "cpu",
             "OMP_NUM_THREADS": "1",
@@ -99,6 +109,12 @@ class Job:
             return status, self.text
         finally:
             end(self.process, self.launch)
+
+
+def test_a_node_that_fails_while_it_makes_its_session_is_named(tmp_path):
+    status, text = Job(tmp_path, 2, program=PROGRAMS / "fails_to_start.py").wait()
+    assert status == 1
+    assert re.search(r"jdaso run: node 1 failed first \(process \d+ on host", text), text
 
 
 def until(come_so_far, job, seconds=60):

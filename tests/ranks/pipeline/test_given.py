@@ -13,7 +13,10 @@ from jdaso._jax.ffi import aligned
 
 COMM = MPI.COMM_WORLD
 WIDTH, STEPS = 16, 3
-pytestmark = [pytest.mark.two_nodes, pytest.mark.skipif(COMM.size != 2, reason="two partitions")]
+pytestmark = [
+    pytest.mark.two_nodes,
+    pytest.mark.skipif(COMM.size not in (2, 3), reason="2 or 3 partitions"),
+]
 
 
 def loss_fn(params, batch):
@@ -94,7 +97,9 @@ def test_the_users_parameters_stay_the_users():
     given = jax.tree.map(lambda x: aligned.zeros(x.size, x.dtype).reshape(x.shape), params)
     jax.tree.map(np.copyto, given, params)
     with jdaso.Session(timeout_seconds=60) as session:
-        plan = pipeline.partition(loss_fn, given, batches[0], num_partitions=2, num_microbatches=2)
+        plan = pipeline.partition(
+            loss_fn, given, batches[0], num_partitions=COMM.size, num_microbatches=2
+        )
         pipe = pipeline.Pipeline(plan, optax.sgd(0.1), session=session)
         state = pipe.init(given)
         jax.tree.map(lambda x: x.fill(np.nan), given)
@@ -112,7 +117,9 @@ def test_the_users_parameters_stay_the_users():
 def test_parameters_unlike_the_plans_are_refused(change, named):
     params, batches = problem(np.float32)
     with jdaso.Session(timeout_seconds=60) as session:
-        plan = pipeline.partition(loss_fn, params, batches[0], num_partitions=2, num_microbatches=2)
+        plan = pipeline.partition(
+            loss_fn, params, batches[0], num_partitions=COMM.size, num_microbatches=2
+        )
         pipe = pipeline.Pipeline(plan, optax.sgd(0.1), session=session)
         with pytest.raises(ValueError, match=named):
             pipe.init(change(params))
