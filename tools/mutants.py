@@ -1205,7 +1205,8 @@ MUTANTS = [
         "_nodes/exit.py",
         "if _all_have_ended(detectors):",
         "if True:",
-        "tests/launches/limits/test_failures.py",
+        "tests/launches/limits/test_failures.py"
+        "::test_a_failed_node_whose_program_never_ends_takes_the_job_with_it",
     ),
     Mutant(
         "a second signal while a launch is ended",
