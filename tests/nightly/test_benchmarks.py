@@ -1,14 +1,13 @@
 """Every benchmark runs; what it measures is not judged, beside other tests."""
 
 import json
-import os
 import subprocess
 import sys
 import uuid
 
 import compiling
 import pytest
-from launcher import FOREIGN, ROOT, TAG, end
+from launcher import ROOT, TAG, end, environment_of_a_user
 
 # These need root and network namespaces: test_cluster.py.
 EMULATED = {"fabrics", "links", "pipelines", "throughput", "time_to_accuracy"}
@@ -24,7 +23,7 @@ BENCHMARKS = sorted(ALL.keys() - EMULATED - DRY)
 def run(name, *arguments, out):
     """Exit status and output of a benchmark that writes to a folder; leaves no process behind."""
     launch = uuid.uuid4().hex
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    environment = environment_of_a_user()
     environment |= {"JDASO_BENCHMARK_OUT": str(out), "OMP_NUM_THREADS": "1", TAG: launch}
     environment["XLA_FLAGS"] = compiling.QUICKLY
     process = subprocess.Popen(

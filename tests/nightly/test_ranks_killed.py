@@ -10,7 +10,7 @@ import compiled_once
 import compiling
 import numpy as np
 import pytest
-from launcher import ENVIRONMENTS, FOREIGN, OPTIONS, PROGRAMS, TAG, end, members
+from launcher import ENVIRONMENTS, OPTIONS, PROGRAMS, TAG, end, environment_of_a_user, members
 
 KILLS, RANKS, STEPS = 25, 4, 20
 END_SECONDS = 60
@@ -33,7 +33,7 @@ class Jobs:
         command = [bin_folder / "python", "-m", "jdaso", "run", "--", bin_folder / "mpiexec"]
         command += ["-n", RANKS, *OPTIONS[self._mpi], bin_folder / "python"]
         command += [PROGRAMS / "joined.py", self._folder / name, STEPS, *words]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+        environment = environment_of_a_user() | {
             "JAX_PLATFORMS": "cpu",
             "OMP_NUM_THREADS": "1",
             "OMPI_ALLOW_RUN_AS_ROOT": "1",

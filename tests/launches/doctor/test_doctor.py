@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from launcher import ENVIRONMENTS, FOREIGN, ROOT, mpirun
+from launcher import ENVIRONMENTS, ROOT, environment_of_a_user, mpirun
 
 from jdaso.fabric import emulated_cluster
 
@@ -83,7 +83,7 @@ def many(tmp_path_factory):
     own = ENVIRONMENTS["mpich"] / "bin"
     command = [*read_only(folder / "checkpoints"), own / "mpiexec", "-n", 2, own / "python"]
     command += [*DOCTOR, "--json", "--checkpoints", folder / "checkpoints", "--need", "openmpi"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+    environment = environment_of_a_user() | {
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(folder / "shim"),
         "MPI4PY_RC_THREAD_LEVEL": "serialized",

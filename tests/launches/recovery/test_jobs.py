@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from launcher import ENVIRONMENTS, FOREIGN, ROOT
+from launcher import ENVIRONMENTS, ROOT, environment_of_a_user
 
 BIN = ENVIRONMENTS["mpich"] / "bin"
 COMMAND = "python -c print('<%d>'%__import__('mpi4py.MPI').MPI.COMM_WORLD.allreduce(1))"
@@ -36,7 +36,7 @@ def job(name, tmp_path, stubs=None, ranks=2, **more):
     activate.mkdir(parents=True)
     (activate / "activate").write_text(f'PATH="{folder}:{BIN}:$PATH"\n')
     (tmp_path / "machines").write_text("localhost\n" * 2)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+    environment = environment_of_a_user() | {
         "JAX_PLATFORMS": "cpu",
         "VENV": str(tmp_path / "venv"),
         "RANKS": str(ranks),

