@@ -781,6 +781,27 @@ MUTANTS = [
         "tests/unit/fabric/test_study_rates.py",
     ),
     Mutant(
+        "a product of matrices in parts",
+        "array/_in_place.py",
+        "return jax.lax.dynamic_update_slice(total, before + part, (row, column))",
+        "return jax.lax.dynamic_update_slice(total, part, (row, column))",
+        "tests/unit/array/test_against_numpy.py::test_products_of_more_than_one_piece",
+    ),
+    Mutant(
+        "the memory of a result that comes in parts",
+        "array/_in_place.py",
+        "PIECE_BYTES = 1 << 23",
+        "PIECE_BYTES = 1 << 30",
+        "tests/launches/records/test_memory.py::test_arrays_take_little_memory_beyond_operands_and_result",
+    ),
+    Mutant(
+        "derivatives of blocks that pass from node to node",
+        "array/_connected.py",
+        "lambda _, derivative: (shift(derivative, x.shape, source, to),),",
+        "lambda _, derivative: (shift(derivative, x.shape, to, source),),",
+        "tests/ranks/array/test_compiled.py::test_gradients_of_products_where_the_last_node_has_no_rows",
+    ),
+    Mutant(
         "rows of an array that a node sends to another layout",
         "array/_move.py",
         "[shifted(overlap(mine, new.slice_of(k)), mine.start) for k in range(nodes)]",

@@ -36,28 +36,23 @@ def operation(name: str) -> Any:
     return getattr(MPI, name.upper())
 
 
-def reduce_all(comm: Any, array: np.ndarray, name: str) -> tuple[Any, np.ndarray]:
-    """Starts an all-reduce; returns the request and the array that will hold the result."""
-    found = np.empty_like(array)
-    return comm.Iallreduce(array, found, operation(name)), found
+def reduce_all(comm: Any, array: np.ndarray, found: np.ndarray, name: str) -> Any:
+    """Starts an all-reduce into `found`, an array like the given one; returns the request."""
+    return comm.Iallreduce(array, found, operation(name))
 
 
-def gather_all(comm: Any, array: np.ndarray, counts: Sequence[int]) -> tuple[Any, np.ndarray]:
-    """Starts an all-gather of blocks of rows.
+def gather_all(comm: Any, array: np.ndarray, found: np.ndarray, counts: Sequence[int]) -> Any:
+    """Starts an all-gather of blocks of rows; returns the request.
 
     Args:
         comm: the communicator.
         array: this rank's rows, contiguous.
+        found: takes the rows of all ranks.
         counts: rows of each rank.
-
-    Returns:
-        The request, and the array that will hold all rows.
     """
-    found = np.empty((sum(counts), *array.shape[1:]), array.dtype)
-    width = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    width = array.dtype.itemsize * math.prod(array.shape[1:])
     sizes = [width * count for count in counts]
-    request = comm.Iallgatherv([_bytes(array), byte()], [_bytes(found), sizes, byte()])
-    return request, found
+    return comm.Iallgatherv([_bytes(array), byte()], [_bytes(found), sizes, byte()])
 
 
 def trade_all(
@@ -186,17 +181,16 @@ def _window(array: np.ndarray, parts: Sequence[np.ndarray]) -> tuple[np.ndarray,
 
 
 def pass_on(
-    comm: Any, array: np.ndarray, to: int, source: int, shape: tuple[int, ...], tag: int
-) -> tuple[tuple[Any, Any], np.ndarray]:
-    """Starts to send an array to one rank and to receive one from another.
+    comm: Any, array: np.ndarray, found: np.ndarray, to: int, source: int, tag: int
+) -> tuple[Any, Any]:
+    """Starts to send an array to one rank and to receive one from another into `found`.
 
     Both requests are kept with their data until `passed_on`, even if the caller never waits.
     """
-    found = np.empty(shape, array.dtype)
     receive = comm.Irecv([_bytes(found), byte()], source, tag)
     send = comm.Isend([_bytes(array), byte()], to, tag)
     _underway[id(found)] = receive, send, array, found
-    return (receive, send), found
+    return receive, send
 
 
 def passed_on(found: np.ndarray) -> None:

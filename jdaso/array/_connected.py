@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -25,7 +26,8 @@ from .._mpi import arrays
 from .._mpi.arrays import Ranges
 from .._session import Session
 from ._counting import note
-from ._layout import Shape
+from ._in_place import pieces
+from ._layout import Shape, replaced
 
 
 class Connected:
@@ -52,13 +54,10 @@ class Connected:
             return self._reduce_compiled(x, operation)
         self._same(f"reduce {x.dtype} of {x.shape} by {operation}", x)
         array = np.ascontiguousarray(x).reshape(x.shape)
-        wide = arrays.computed_as(array.dtype)
-        return self._wait(
-            f"reduce an array of {x.shape}",
-            arrays.reduce_all,
-            array.astype(wide, copy=False),
-            operation,
-        ).astype(x.dtype)
+        array = array.astype(arrays.computed_as(array.dtype), copy=False)
+        found = aligned.empty(array.shape, array.dtype)
+        self._host(f"reduce an array of {x.shape}", arrays.reduce_all, array, found, operation)
+        return jax.device_put(found).astype(x.dtype)
 
     def _reduce_compiled(self, x: jax.Array, operation: str) -> jax.Array:
         wide, op = x.astype(arrays.computed_as(x.dtype)), arrays.operation(operation)
@@ -74,19 +73,43 @@ class Connected:
             )
         return import_mpi4jax()
 
-    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
-        """Returns all nodes' rows, in the order of nodes."""
+    def gather(self, x: jax.Array, counts: Sequence[int], axis: int = 0) -> jax.Array:
+        """Returns all nodes' rows of an axis, in the order of nodes."""
         if isinstance(x, Tracer):
-            return self._gather_compiled(x, counts)
+            return self._gather_compiled(x, counts, axis)
         note(1, x.nbytes * (self.nodes - 1))
-        self._same(f"gather {tuple(counts)} {x.dtype} rows of {x.shape[1:]}", x)
-        array = np.ascontiguousarray(x).reshape(x.shape)
-        return self._wait(f"gather rows of {x.shape}", arrays.gather_all, array, counts)
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        self._same(f"gather {tuple(counts)} {x.dtype} rows between {before} and {after}", x)
+        shape = math.prod(before), sum(counts), math.prod(after)
+        block = np.ascontiguousarray(x).reshape(shape[0], counts[self.node], shape[2])
+        found = aligned.empty(shape, block.dtype)
+        what = f"gather rows of {x.shape}"
+        if shape[0] == 1:
+            self._host(what, arrays.gather_all, block[0], found[0], counts)
+        else:
+            self._gather_pieces(what, block, found, counts)
+        return jax.device_put(found.reshape(replaced(x.shape, axis, sum(counts))))
 
-    def _gather_compiled(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+    def _gather_pieces(
+        self, what: str, block: np.ndarray, found: np.ndarray, counts: Sequence[int]
+    ) -> None:
+        """Gathers along the middle one of three axes, some of the first's rows at a time."""
+        ends = list(itertools.accumulate(counts, initial=0))
+        for rows in pieces(len(found), math.prod(found.shape[1:]), itemsize=found.itemsize):
+            mine, place = block[rows], found[rows]
+            unit = len(mine) * mine.shape[2]
+            room = np.empty((ends[-1], unit), found.dtype)
+            mine = mine.reshape(counts[self.node], unit)
+            self._host(what, arrays.gather_all, mine, room, counts)
+            for begin, end in itertools.pairwise(ends):
+                part = place[:, begin:end]
+                part[...] = room[begin:end].reshape(part.shape)
+
+    def _gather_compiled(self, x: jax.Array, counts: Sequence[int], axis: int) -> jax.Array:
         """Gathers as a sum of rows padded with zeros, which has a gradient."""
-        before, after = sum(counts[: self.node]), sum(counts[self.node + 1 :])
-        return self.reduce(jnp.pad(x, [(before, after), *[(0, 0)] * (x.ndim - 1)]), "sum")
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = sum(counts[: self.node]), sum(counts[self.node + 1 :])
+        return self.reduce(jnp.pad(x, widths), "sum")
 
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
         """Sends an array to each node; returns the arrays that they sent here, of these shapes."""
@@ -120,29 +143,50 @@ class Connected:
         note(1, x.nbytes)
         before, after = (self.node - 1) % self.nodes, (self.node + 1) % self.nodes
         if isinstance(x, Tracer):
-            wide = x.astype(arrays.computed_as(x.dtype))
-            room = jnp.zeros(shape, wide.dtype)
-            got = self._mpi4jax().sendrecv(wide, room, after, before, comm=self._comm)
-            return lambda: got.astype(x.dtype)
+            got = self._shift_compiled(x, shape, before, after)
+            return lambda: got
         self._same(f"pass {x.dtype} blocks on", x)
         array, tag = np.asarray(x), next(self._tags) % 2**14
+        found = aligned.empty(shape, array.dtype)
         with self._control.explained():
-            requests, found = arrays.pass_on(self._comm, array, before, after, shape, tag)
+            requests = arrays.pass_on(self._comm, array, found, before, after, tag)
 
         def wait() -> jax.Array:
             for request in requests:
                 self._control.wait(request, "pass a block on", array, found, most_pause=0)
             arrays.passed_on(found)
-            return jnp.asarray(found)
+            return jax.device_put(found)
 
         return wait
+
+    def _shift_compiled(self, x: jax.Array, shape: Shape, to: int, source: int) -> jax.Array:
+        """Sends an array to a node and receives another; derivatives go the opposite way.
+
+        mpi4jax's own derivative of this operation fails.
+        """
+
+        def shift(one: jax.Array, shape: Shape, to: int, source: int) -> jax.Array:
+            room = jnp.zeros(shape, one.dtype)
+            return self._mpi4jax().sendrecv(one, room, source, to, comm=self._comm)
+
+        @jax.custom_vjp
+        def forth(one: jax.Array) -> jax.Array:
+            return shift(one, shape, to, source)
+
+        forth.defvjp(
+            lambda one: (forth(one), None),
+            lambda _, derivative: (shift(derivative, x.shape, source, to),),
+        )
+        return forth(x.astype(arrays.computed_as(x.dtype))).astype(x.dtype)
 
     def numbers(self, own: np.ndarray) -> np.ndarray:
         """Returns the whole numbers of all nodes, ``[nodes, n]``, in 64 bits, on the host."""
         row = np.asarray(own, np.int64)[None]
+        found = np.empty((self.nodes, row.size), row.dtype)
         note(1, row.nbytes * (self.nodes - 1))
         self._same(f"gather {row.size} counts")
-        return self._host("gather counts", arrays.gather_all, row, (1,) * self.nodes)
+        self._host("gather counts", arrays.gather_all, row, found, (1,) * self.nodes)
+        return found
 
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the texts of all nodes."""
@@ -157,7 +201,8 @@ class Connected:
         """
         jax.block_until_ready(given)  # a program that makes them may use the communicator
         code = zlib.crc32(call.encode())
-        both = self._host(f"begin to {call}", arrays.reduce_all, np.array([code, -code]), "max")
+        mine, both = np.array([code, -code]), np.empty(2, int)
+        self._host(f"begin to {call}", arrays.reduce_all, mine, both, "max")
         if both[0] != -both[1]:
             self._control.agree(call, [])
 
@@ -165,19 +210,13 @@ class Connected:
     def _others(self) -> float:
         return (self.nodes - 1) / self.nodes
 
-    def _wait(
-        self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
-    ) -> jax.Array:
-        return jnp.asarray(self._host(what, start, array, *rest))
-
     def _host(
-        self, what: str, start: Callable[..., Any], array: np.ndarray, *rest: Any
-    ) -> np.ndarray:
-        """Starts an operation of MPI and waits for its result."""
+        self, what: str, start: Callable[..., Any], array: np.ndarray, found: np.ndarray, *rest: Any
+    ) -> None:
+        """Starts an operation of MPI and waits for its result in `found`."""
         with self._control.explained():
-            request, found = start(self._comm, array, *rest)
+            request = start(self._comm, array, found, *rest)
             self._control.wait(request, what, array, found, most_pause=0)
-        return found
 
 
 def _refuse_compiled(*given: Any) -> None:

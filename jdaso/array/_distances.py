@@ -24,9 +24,10 @@ import jax.numpy as jnp
 
 from ._array import Array, as_array, of_one_world
 from ._elementwise import square
+from ._in_place import put
 from ._layout import ArrayLayout
 from ._move import resplit
-from ._products import passing
+from ._passing import passing
 from ._reduce import type_of_means
 from ._varied import varied
 
@@ -143,9 +144,10 @@ def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
         shared = (lambda rows: rows) if split is None else partial(varied, at=a.world)
         blocks = (shared(one.block) if one.split is None else one.block for one in (a, b))
         return Array(function(*blocks), layout, a.world)
-    parts = {owner: function(a.block, rows) for owner, rows in passing(b)}
-    block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
-    return Array(block, ArrayLayout(shape, 0, a.counts), a.world)
+    found = jnp.zeros((a.block.shape[0], shape[1]), dtype)
+    for owner, begin, rows in passing(b):
+        found = put(found, function(a.block, rows), 0, b.layout.begins[owner] + begin)
+    return Array(found, ArrayLayout(shape, 0, a.counts), a.world)
 
 
 def _lines(x: Any) -> Array:
@@ -157,9 +159,9 @@ def _lines(x: Any) -> Array:
 
 
 def passing_by(rows: Array) -> Iterator[tuple[int, jax.Array]]:
-    """Yields (the number of its first row, block) for each node; moves like `passing`."""
+    """Yields (the number of the first, rows) for all rows, some at a time; moves like `passing`."""
     if rows.split is None:
         yield 0, rows.block
         return
-    for owner, block in passing(rows):
-        yield rows.layout.begins[owner], block
+    for owner, begin, block in passing(rows):
+        yield rows.layout.begins[owner] + begin, block

@@ -154,8 +154,8 @@ def _one(x: Array, axis: int, index: int) -> Array:
     part = _sliced(x, axis, slice(index, index + 1))
     if axis != x.split:
         return part
-    rows = x.world.gather(jnp.moveaxis(part.block, axis, 0), part.counts)
-    return Array(jnp.moveaxis(rows, 0, axis), ArrayLayout(part.shape), x.world)
+    whole = x.world.gather(part.block, part.counts, axis)
+    return Array(whole, ArrayLayout(part.shape), x.world)
 
 
 def _taken(x: Array, keys: list[Any], arrays: list[int]) -> Array:

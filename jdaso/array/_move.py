@@ -50,8 +50,7 @@ def laid(x: Array, layout: ArrayLayout) -> Array:
         shared = varied(x.block, x.world)
         return Array(cut(shared, layout.split, layout.slice_of(node)), layout, x.world)
     if layout.split is None:
-        rows = x.world.gather(jnp.moveaxis(x.block, old.split, 0), old.counts)
-        return Array(jnp.moveaxis(rows, 0, old.split), layout, x.world)
+        return Array(x.world.gather(x.block, old.counts, old.split), layout, x.world)
     return Array(_traded(x, layout), layout, x.world)
 
 

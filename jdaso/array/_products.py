@@ -16,25 +16,30 @@ columns    columns    the first's blocks pass from node to node           column
 
 A block is passed on while the product with it is computed, so that a node holds two blocks at a
 time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of the operand
-that moves.
+that moves. Products of more than 8 MB are computed some rows at a time, and each part is one
+reduction.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method, of_one_world
+from ._in_place import add_product, pieces, put
 from ._layout import ArrayLayout
 from ._move import cut, laid, resplit
+from ._passing import passing
 from ._reduce import REDUCTIONS
 from ._shape import expand_dims, permute_dims, squeeze
 from ._varied import varied
+
+T = TypeVar("T")
 
 ROWS, COLUMNS = -2, -1
 
@@ -79,33 +84,60 @@ def _local(split: int | None) -> Callable[[Array, Array], Array]:
 
 
 def _summed(a: Array, b: Array) -> Array:
-    """Each node's part of the sum over the inner axis."""
+    """Each node's part of the sum over the inner axis; some rows at a time."""
     counts = a.counts or b.counts
-    a = laid(a, ArrayLayout(a.shape, 1, counts))
-    b = laid(b, ArrayLayout(b.shape, 0, counts))
-    return Array(a.world.reduce(a.block @ b.block, "sum"), ArrayLayout(_shape(a, b)), a.world)
+    left = laid(a, ArrayLayout(a.shape, 1, counts)).block
+    right = laid(b, ArrayLayout(b.shape, 0, counts)).block
+    layout, reduce = ArrayLayout(_shape(a, b)), a.world.reduce
+    itemsize = jnp.result_type(left, right).itemsize
+    rows = list(pieces(*left.shape, b.shape[1], itemsize=itemsize))
+    if len(rows) == 1:
+        return Array(reduce(left @ right, "sum"), layout, a.world)
+    total = _zeros(left, right, layout.shape)
+    for begin, part in _ahead((each.start, left[each] @ right) for each in rows):
+        total = put(total, reduce(part, "sum"), begin, 0)
+    return Array(total, layout, a.world)
+
+
+def _ahead(parts: Iterator[T]) -> Iterator[T]:
+    """Yields what an iterator yields; JAX computes the next one meanwhile."""
+    this = next(parts)
+    for following in parts:
+        yield this
+        this = following
+    yield this
 
 
 def _passing_rows(a: Array, b: Array) -> Array:
     """Rows of both: a node's rows of the result need all rows of the second."""
-    block = jnp.zeros((a.block.shape[0], b.shape[1]), jnp.result_type(a.dtype, b.dtype))
-    for owner, rows in passing(b):
-        block += cut(a.block, 1, b.layout.slice_of(owner)) @ rows
-    return Array(block, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
+    total = _zeros(a.block, b.block, (a.block.shape[0], b.shape[1]))
+    for owner, begin, rows in passing(b):
+        inner = b.layout.begins[owner] + begin
+        total = add_product(total, a.block, rows, inner=inner)
+    return Array(total, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
 
 
 def _passing_columns(a: Array, b: Array) -> Array:
     """Rows of the first, columns of the second: columns of the result come in one by one."""
-    parts: dict[int, jax.Array] = {}
-    for owner, columns in passing(b):
-        parts[owner] = a.block @ columns
-    block = jnp.concatenate([parts[k] for k in range(b.world.nodes)], 1)
-    return Array(block, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
+    total = _zeros(a.block, b.block, (a.block.shape[0], b.shape[1]))
+    for owner, begin, rows in passing(b):
+        column = b.layout.begins[owner]
+        total = add_product(total, a.block, rows, inner=begin, column=column)
+    return Array(total, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
 
 
 def _passing_first(a: Array, b: Array) -> Array:
     """Columns of both: a node's columns of the result need all columns of the first."""
-    return permute_dims(_passing_rows(permute_dims(b, (1, 0)), permute_dims(a, (1, 0))), (1, 0))
+    total = _zeros(a.block, b.block, (a.shape[0], b.block.shape[1]))
+    for owner, begin, rows in passing(a):
+        factor = cut(b.block, 0, a.layout.slice_of(owner))
+        total = add_product(total, rows, factor, row=begin)
+    return Array(total, ArrayLayout(_shape(a, b), 1, b.counts), a.world)
+
+
+def _zeros(a: jax.Array, b: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """The sum of no products."""
+    return jnp.zeros(shape, jnp.result_type(a, b))
 
 
 _PRODUCTS: dict[tuple[int | None, int | None], Callable[[Array, Array], Array]] = {
@@ -119,20 +151,6 @@ _PRODUCTS: dict[tuple[int | None, int | None], Callable[[Array, Array], Array]] 
     (ROWS, COLUMNS): _passing_columns,
     (COLUMNS, COLUMNS): _passing_first,
 }
-
-
-def passing(x: Array) -> Iterator[tuple[int, jax.Array]]:
-    """Yields (node, its block), starting with this node; the next one is in flight meanwhile."""
-    node, nodes, block = x.world.node, x.world.nodes, x.block
-    for k in range(nodes):
-        owner = (node + k) % nodes
-        last = k == nodes - 1
-        wait = (
-            None if last else x.world.start_shift(block, x.layout.block_shape((owner + 1) % nodes))
-        )
-        yield owner, block
-        if wait is not None:
-            block = wait()
 
 
 def _stacks(a: Array, b: Array) -> Array:

@@ -40,7 +40,7 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array
     if split == along:
         indices = indices + x.layout.begins[x.world.node]
         counts = tuple(min(k, count) for count in x.counts)
-        values, indices = (_gathered(one, counts, x) for one in (values, indices))
+        values, indices = (x.world.gather(one, counts, x.ndim - 1) for one in (values, indices))
         values, places = _best(values, k, largest)
         indices = jnp.take_along_axis(indices, places, -1)
         split = None
@@ -48,10 +48,6 @@ def topk(x: Any, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array
     found = (jnp.moveaxis(one, -1, along) for one in (values, indices))
     first, second = (Array(one, layout, x.world) for one in found)
     return first, second
-
-
-def _gathered(block: jax.Array, counts: tuple[int, ...], x: Array) -> jax.Array:
-    return jnp.moveaxis(x.world.gather(jnp.moveaxis(block, -1, 0), counts), 0, -1)
 
 
 def _best(block: jax.Array, k: int, largest: bool) -> tuple[jax.Array, jax.Array]:

@@ -44,8 +44,8 @@ class World(Protocol):
         """Returns the sum, prod, min or max of all nodes' arrays, which have one shape."""
         ...
 
-    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
-        """Returns all nodes' rows, in the order of nodes."""
+    def gather(self, x: jax.Array, counts: Sequence[int], axis: int = 0) -> jax.Array:
+        """Returns all nodes' rows of an axis, in the order of nodes."""
         ...
 
     def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
@@ -90,7 +90,7 @@ class Alone:
         """Returns the array."""
         return x
 
-    def gather(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+    def gather(self, x: jax.Array, counts: Sequence[int], axis: int = 0) -> jax.Array:
         """Returns the array."""
         return x
 

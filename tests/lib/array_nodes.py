@@ -45,11 +45,12 @@ class Threads:
             total = both(total, one)
         return jnp.asarray(total).astype(x.dtype)
 
-    def gather(self, x, counts):
+    def gather(self, x, counts, axis=0):
         _counting.note(1, x.nbytes * (self.nodes - 1))
         found = self._all(np.asarray(x))
-        assert [len(one) for one in found] == list(counts), "gathered rows are not those announced"
-        return jnp.concatenate(found)
+        given = [one.shape[axis] for one in found]
+        assert given == list(counts), "gathered rows are not those announced"
+        return jnp.concatenate(found, axis)
 
     def trade(self, sent, shapes):
         _counting.note(1, sum(one.nbytes for k, one in enumerate(sent) if k != self.node))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from launcher import PROGRAMS, mpirun
-from nights import at_night
+from nights import at_night, rows
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
@@ -32,3 +32,15 @@ def test_memory_is_one_heap_and_does_not_grow(engine, merge, wire, most):
         # In times of the parameters: they, the numbers of two versions (on narrow wires their
         # common points and errors too), and XLA's programs.
         assert node["held"] < most
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a process's memory")
+@pytest.mark.parametrize("nodes", rows([2, 4], [2]))
+def test_arrays_take_little_memory_beyond_operands_and_result(nodes):
+    settings = {"MALLOC_MMAP_THRESHOLD_": "262144"}  # what is freed goes back to the system
+    done = mpirun(nodes, [PROGRAMS / "arrays_peak.py"], env=settings)
+    assert done.returncode == 0, done.stdout
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(found) == nodes
+    for node in found:
+        assert len(node) == 9 and max(node.values()) < 64, node

@@ -7,6 +7,7 @@ import pytest
 
 import jdaso
 import jdaso.array as ja
+from jdaso.array import _in_place
 
 pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.two_nodes]
 
@@ -180,3 +181,20 @@ def test_gradients_where_the_last_node_has_no_rows(session):
     assert x.layout.block_shape(session.num_nodes - 1)[0] == 0
     found = jax.jit(jax.grad(_loss, argnums=1))(x, W)
     np.testing.assert_allclose(found, jax.grad(_loss_on_one, argnums=1)(rows, W), rtol=1e-4)
+
+
+@pytest.mark.parametrize("piece_bytes", [_in_place.PIECE_BYTES, 16])
+def test_gradients_of_products_where_the_last_node_has_no_rows(piece_bytes, session, monkeypatch):
+    """The node passes the others' blocks, and their derivatives back, as often as the others."""
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", piece_bytes)
+    rows, others = np.round(3 * A[: session.num_nodes - 1]), np.round(3 * B)
+    x, y = ja.asarray(rows, split=0), ja.asarray(others, split=0)
+
+    def loss(x, y):
+        return ja.sum(ja.square(x @ y.T)).block + ja.sum(ja.square(y.T @ y)).block
+
+    of_x, of_y = jax.jit(jax.grad(loss, argnums=(0, 1)))(x, y)
+    product, square = rows @ others.T, others.T @ others
+    np.testing.assert_array_equal(np.asarray(of_x), 2 * product @ others)
+    expected = 2 * product.T @ rows + 4 * others @ square
+    np.testing.assert_array_equal(np.asarray(of_y), expected)

@@ -10,6 +10,7 @@ from nights import at_night
 import jdaso
 import jdaso.array as ja
 from jdaso._mpi import arrays
+from jdaso.array import _in_place
 from jdaso.array._layout import ArrayLayout
 from jdaso.array._move import laid
 
@@ -37,11 +38,21 @@ def whole(x):
 def test_another_axis(piece_bytes, dtype, session, monkeypatch):
     """Parts that are contiguous are sent and received in place, others packed."""
     monkeypatch.setattr(arrays, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", piece_bytes)
     for shape in SHAPES:
         x = numbers(shape, dtype)
         for a, b in itertools.product([*range(len(shape)), None], repeat=2):
             found = whole(ja.resplit(ja.asarray(x, split=a), b))
             assert found.tobytes() == x.tobytes(), (shape, a, b)
+
+
+@pytest.mark.parametrize("splits", [*itertools.product([0, 1, None], repeat=2)])
+def test_products_of_more_than_one_piece(splits, session, monkeypatch):
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", 64)
+    a, b = np.arange(35.0, dtype=np.float32).reshape(7, 5), np.eye(5, 9, dtype=np.float32)
+    for rows in (a, a[:1], a[:0]):
+        found = ja.asarray(rows, split=splits[0]) @ ja.asarray(b, split=splits[1])
+        np.testing.assert_array_equal(whole(found), rows @ b)
 
 
 @pytest.mark.parametrize("n", [at_night(1), at_night(2), 9])

@@ -9,6 +9,7 @@ from array_nodes import on_nodes
 from nights import rows
 
 import jdaso.array as ja
+from jdaso.array import _in_place
 
 RNG = np.random.default_rng(0)
 A, B = RNG.normal(size=(2, 7, 5)).astype(np.float32)
@@ -42,6 +43,15 @@ def test_two_operands(nodes, first, second):
     if first is not None:
         both = np.concatenate([A, B], first)
         check(nodes, lambda: ja.concat([split(A, first), split(B, second)], axis=first), both)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize(("first", "second"), [*itertools.product(SPLITS, SPLITS)])
+def test_products_of_more_than_one_piece(nodes, first, second, monkeypatch):
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", 24)
+    check(nodes, lambda: split(A, first) @ split(B.T, second), A @ B.T)
+    far = np.abs(A[:, None] - B).sum(-1)
+    check(nodes, lambda: ja.cdist(split(A, first), split(B, second), "cityblock"), far)
 
 
 @pytest.mark.parametrize("nodes", NODES)

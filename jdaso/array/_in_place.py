@@ -1,0 +1,65 @@
+"""Results that are computed part by part, each written to its place in the memory of the whole.
+
+So the memory that an operation takes beyond its operands and its result is that of a part. Only a
+result that nothing else refers to may be given here: its memory is used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+
+PIECE_BYTES = 1 << 23
+"""Bytes of a part; an operation holds a few at a time."""
+
+
+def pieces(rows: int, *widths: int, itemsize: int) -> Iterator[slice]:
+    """Yields ranges of rows of at most 8 MB; an empty one if there are no rows.
+
+    Args:
+        rows: their number.
+        widths: numbers in a row of each array that a piece is part of.
+        itemsize: bytes of a number.
+    """
+    step = max(1, PIECE_BYTES // max(1, itemsize * max(widths)))
+    for begin in range(0, max(rows, 1), step):
+        yield slice(begin, min(begin + step, rows))
+
+
+@partial(jax.jit, donate_argnums=0)
+def put(total: jax.Array, part: jax.Array, row: Any, column: Any) -> jax.Array:
+    """Returns a matrix with a part written to it, from this row and column on."""
+    return jax.lax.dynamic_update_slice(total, part.astype(total.dtype), (row, column))
+
+
+def add_product(
+    total: jax.Array, a: jax.Array, b: jax.Array, *, row: int = 0, inner: int = 0, column: int = 0
+) -> jax.Array:
+    """Returns a sum of products, with ``a[:, inner : inner + len(b)] @ b`` added to its part.
+
+    Args:
+        total: the sum so far.
+        a: a matrix.
+        b: a matrix.
+        row: the first row of the part, which has as many rows as `a`.
+        inner: the first column of `a` that counts.
+        column: the first column of the part, which has as many columns as `b`.
+    """
+    itemsize = max(total.dtype.itemsize, a.dtype.itemsize)
+    for rows in pieces(a.shape[0], *b.shape, itemsize=itemsize):
+        at = row + rows.start, rows.start, inner, column
+        total = _add_rows(total, a, b, at, rows=rows.stop - rows.start)
+    return total
+
+
+@partial(jax.jit, donate_argnums=0, static_argnames="rows")
+def _add_rows(
+    total: jax.Array, a: jax.Array, b: jax.Array, at: tuple[Any, Any, Any, Any], *, rows: int
+) -> jax.Array:
+    row, begin, inner, column = at
+    part = jax.lax.dynamic_slice(a, (begin, inner), (rows, b.shape[0])) @ b
+    before = jax.lax.dynamic_slice(total, (row, column), part.shape)
+    return jax.lax.dynamic_update_slice(total, before + part, (row, column))
