@@ -16,14 +16,25 @@ from sklearn import (
 )
 
 import jdaso.array as ja
+from jdaso.cli.demo import fashion_mnist
 
 NODES = rows((1, 2, 3), day=(3,))
+
+
+def fashion(*, return_X_y):
+    """A sixth of Fashion-MNIST's test images, of 196 numbers: every second row and column."""
+    assert return_X_y
+    found = fashion_mnist()
+    x = found.test_images[:1700].reshape(-1, 28, 28)[:, ::2, ::2].reshape(-1, 196)
+    return x.astype(float), found.test_labels[:1700]
+
+
 LOADERS = {
     name: getattr(datasets, f"load_{name}")
     for name in ("iris", "wine", "digits", "breast_cancer", "diabetes")
-}
+} | {"fashion": fashion}
 BY_DAY = ("wine",)
-CLASSES = ("iris", "wine", "digits", "breast_cancer")
+CLASSES = ("iris", "wine", "digits", "breast_cancer", "fashion")
 
 
 def data(name):
