@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import select
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from .guard import Job
-from .reports import AGAIN, FAILED, LIVES_ON, RANK_MARK, SAVED, SAVES, THROUGH
+from .reports import AGAIN, ENDS, FAILED, LIVES_ON, RANK_MARK, SAVED, SAVES, THROUGH
 
 _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
 
@@ -30,6 +31,26 @@ _DEAD = (  # launchers' messages about a process that failed
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
     re.compile(rb"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)"),
 )
+
+
+@dataclasses.dataclass(eq=False)
+class _Process:
+    """A rank's process.
+
+    Attributes:
+        name: its name, with a place for the way in which it ended.
+        through: whether it has closed all its sessions, and has not failed since.
+        ends: whether Python has begun to end it.
+    """
+
+    name: str
+    through: bool = False
+    ends: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Returns whether the end of the process is no failure."""
+        return self.through and self.ends
 
 
 class Deaths:
@@ -49,14 +70,13 @@ class Deaths:
 
     def __init__(self, path: str, job: Job, on_news: Callable[[], None] = lambda: None):
         self._job, self._on_news = job, on_news
-        self._names: dict[int, str] = {}  # by process id
-        self._ranks: dict[int, tuple[int, int, socket.socket]] = {}  # by file descriptor
-        self._said: list[tuple[int, str]] = []  # by the launcher: process id, text
-        self._through: set[int] = set()  # processes whose session is closed
-        self._first: str | None = None
+        self._processes: dict[int, _Process] = {}  # by process id
+        self._ranks: dict[int, tuple[int, _Process, socket.socket]] = {}  # by file descriptor
+        self._failures: list[tuple[_Process, str]] = []  # and how they ended, the first one first
+        self._said: list[_Process] = []  # those that the launcher names
         self.saved = self.lives_on = self._ends = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
-        """Times at which ranks of this host ended, by process, with those still connected then."""
+        """Times at which ranks of this host failed, by process, with those that then waited."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._server.bind(path)
         self._server.listen(1024)
@@ -74,8 +94,8 @@ class Deaths:
 
     @property
     def came_through(self) -> bool:
-        """Returns whether a rank has closed its session normally and opened no other."""
-        return bool(self._through & set(self._names))
+        """Returns whether a rank has closed its sessions normally and has not failed since."""
+        return any(process.through for process in self._processes.values())
 
     @property
     def connected(self) -> set[int]:
@@ -89,14 +109,20 @@ class Deaths:
         self._read_all.wait(_FIRST_SECONDS)
 
     def first(self) -> str | None:
-        """The first failure, once the job has ended; closes all connections."""
+        """The first failure, once the job has ended; closes all connections.
+
+        Processes that had closed their sessions before they ended come last: the other ranks may
+        not have needed them.
+        """
         self._end_thread()
         self._thread.join(_FIRST_SECONDS)
         for source in (self._poll, self._server, *(x for _, _, x in self._ranks.values())):
             source.close()
         os.close(self._wake)
-        said = [what for pid, what in self._said if pid not in self._through]
-        return next(iter((*filter(None, [self._first]), *said)), None)
+        found = [*self._failures, *((process, "died") for process in self._said)]
+        found = [(process, how) for process, how in found if not process.in_order]
+        found.sort(key=lambda failure: failure[0].through)
+        return next((process.name.replace("{}", how, 1) for process, how in found), None)
 
     def _wake_thread(self) -> None:
         os.write(self._waker, b"x")
@@ -108,9 +134,10 @@ class Deaths:
         """Reads a report from a rank on another host."""
         text = mark.decode(errors="replace").rstrip("\r\n")
         if rank := _RANK.fullmatch(text):
-            self._name(rank)
+            self._note_rank(rank)
         elif news := _NEWS.fullmatch(text):
-            self._hear(int(news[1]), news[2], here=False)
+            process = self._processes.get(int(news[1])) or _Process(_UNKNOWN)
+            self._hear(process, news[2], here=False)
         self._on_news()
 
     def _take_line(self, line: bytes) -> None:
@@ -119,14 +146,16 @@ class Deaths:
             rank, pid = found.groupdict().get("rank"), int(found["pid"])
             host = found["host"].decode(errors="replace")
             name = f"node {rank and rank.decode()} {{}} first (process {pid} on host {host})"
-            if rank is not None or pid in self._names:
-                self._said.append((pid, _named(self._names.get(pid, name), "died")))
+            if rank is not None or pid in self._processes:
+                self._said.append(self._processes.get(pid) or _Process(name))
 
-    def _name(self, rank: re.Match[str]) -> None:
+    def _note_rank(self, rank: re.Match[str]) -> _Process:
         node, pid, host, lives_on = rank.groups()
         self.lives_on |= bool(lives_on)
         self._job.note_rank()
-        self._names[int(pid)] = f"node {node} {{}} first (process {pid} on host {host})"
+        process = _Process(f"node {node} {{}} first (process {pid} on host {host})")
+        self._processes[int(pid)] = process
+        return process
 
     def _watch(self) -> None:
         """Reads reports until `first` asks for the end, and then those that were sent before."""
@@ -152,10 +181,10 @@ class Deaths:
 
     def _attend(self, source: int) -> None:
         """Reads all reports of a connected rank, and notices its end."""
-        own, pid, connection = self._ranks[source]
+        own, process, connection = self._ranks[source]
         try:
             while said := connection.recv(1024):
-                self._hear(pid, said.decode(errors="replace"), here=True, own=own)
+                self._hear(process, said.decode(errors="replace"), here=True, own=own)
         except BlockingIOError:
             return
         except OSError:
@@ -164,19 +193,20 @@ class Deaths:
         del self._ranks[source]
         connection.close()
         self._job.note_saver(own, [])
-        if pid not in self._through:
-            self._first = self._first or _named(self._names[pid], "died")
-            self.dead[own] = time.monotonic(), self.connected
+        if not process.in_order:
+            self._failures.append((process, "died"))
+            self.dead[own] = time.monotonic(), set() if process.through else self.connected
 
-    def _hear(self, pid: int, said: str, *, here: bool, own: int = 0) -> None:
+    def _hear(self, process: _Process, said: str, *, here: bool, own: int = 0) -> None:
         """Handles one report of a rank; `own` is its process id as this host's kernel sees it."""
         what, *rest = said.split() or [""]
-        if what == THROUGH:
-            self._through.add(pid)
-        elif what == AGAIN:
-            self._through.discard(pid)
+        if what in (THROUGH, AGAIN):
+            process.through = what == THROUGH
         elif what == FAILED:
-            self._first = self._first or _named(self._names.get(pid, _UNKNOWN), "failed")
+            process.through = False
+            self._failures.append((process, "failed"))
+        elif what == ENDS:
+            process.ends = True
         elif what == SAVED:
             self.saved = True
         elif what == SAVES:
@@ -195,20 +225,15 @@ class Deaths:
             said = connection.recv(1024).decode(errors="replace")
             connection.setblocking(False)
             if rank := _RANK.fullmatch(said):
-                self._name(rank)
+                process = self._note_rank(rank)
                 asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 own = struct.unpack("3i", asked)[0] or int(rank[2])  # differs in a container
                 self._job.note_files(own)
-                self._ranks[connection.fileno()] = own, int(rank[2]), connection
+                self._ranks[connection.fileno()] = own, process, connection
                 # Edge-triggered: an old report must not put a rank ahead of one that ended first.
                 self._poll.register(connection, select.EPOLLIN | select.EPOLLET)
             elif said == SAVED:
                 self.saved = True
-
-
-def _named(name: str, how: str) -> str:
-    """Inserts into a name how its node ended; keeps the rest of the name unchanged."""
-    return name.replace("{}", how, 1)
 
 
 class _Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -19,7 +20,7 @@ RANK_MARK = "\x1ejdaso-rank "
 """Start of a report that a supervised rank on another host writes to standard error. It contains a
 character that programs do not print, since these bytes are removed from the stream."""
 
-FAILED, THROUGH, AGAIN, SAVED, SAVES = "failed", "through", "again", "saved", "saves"
+FAILED, THROUGH, AGAIN, ENDS, SAVED, SAVES = "failed", "through", "again", "ends", "saved", "saves"
 """Reports of a rank to the supervisor: one message each; after the last one, its signals."""
 
 LIVES_ON = "goes on where others die"
@@ -49,6 +50,7 @@ def say_rank(node: int | str, host: str) -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     _to_supervisor.append(connection)
     os.register_at_fork(after_in_child=_forget_supervisor)
+    atexit.register(_tell, ENDS)  # not called if the process is killed, nor by `os._exit`
     try:
         _connect(connection, path, text)
     except OSError:
@@ -68,7 +70,7 @@ def say_failed(*, peers: bool = False) -> None:
 
 
 def say_through() -> None:
-    """Reports to the supervisor that this node has closed its session normally."""
+    """Reports to the supervisor that this node has closed its last open session normally."""
     _tell(THROUGH)
 
 

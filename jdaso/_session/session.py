@@ -307,7 +307,7 @@ class Session:
         self.all_ranks.close(failed=incomplete)
         forget(self, self.control.closed_error())
         _exit.unwatch(self, failed=ending.failed, stuck=ending.stuck)
-        if not ending.failed:
+        if not ending.failed and not _exit.open_members():
             say_through()
         if not after_error and ending.error is not None:
             raise ending.error

@@ -15,6 +15,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from nights import at_night
 
 from jdaso._launch import guard
 from jdaso._launch.hosts import placed
@@ -50,6 +51,8 @@ sys.exit(75)
 
 ORPHANING = f"""{WITHOUT_JAX}
 _deaths.say_rank(0, "here")
+if sys.argv[1] == "after its session":
+    _deaths.say_through()
 if os.fork() == 0:
     time.sleep(100)
 os.kill(os.getpid(), 9)
@@ -57,7 +60,8 @@ os.kill(os.getpid(), 9)
 
 WAITS_FOR_PIPES = f"""
 import subprocess, sys
-rank = subprocess.Popen([sys.executable, "-c", {ORPHANING!r}], stdout=-1, process_group=0)
+command = [sys.executable, "-c", {ORPHANING!r}, sys.argv[1]]
+rank = subprocess.Popen(command, stdout=-1, process_group=0)
 rank.stdout.read()
 sys.exit(9)
 """
@@ -396,8 +400,9 @@ def test_a_job_whose_terminal_is_closed_saves(run, tmp_path):
     assert (tmp_path / "saved").exists()
 
 
-def test_what_a_killed_rank_has_forked_does_not_hide_its_death(run):
-    process = run("--", sys.executable, "-c", WAITS_FOR_PIPES, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("when", ["in its session", at_night("after its session")])
+def test_what_a_killed_rank_has_forked_does_not_hide_its_death(when, run):
+    process = run("--", sys.executable, "-c", WAITS_FOR_PIPES, when, stderr=subprocess.PIPE)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 9 and b"node 0 died first" in said
 

@@ -44,6 +44,8 @@ for word in sys.stdin:
     elif word == "have saved":
         reports.say_saved()
     elif word == "end":
+        break
+    elif word == "end by os._exit":
         os._exit(0)
     elif word == "fork and be killed":
         if os.fork() == 0:
@@ -76,7 +78,7 @@ class Rank:
     def does(self, word):
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
-        if word == "end":
+        if word.startswith("end"):
             self.process.wait()
         else:
             assert self.process.stdout.readline() == "done\n"
@@ -93,7 +95,7 @@ def job(tmp_path):
     deaths = Deaths(str(path), Job("x"))
     ranks = [Rank(path, node) for node in range(3)]
     end = time.monotonic() + 10
-    while len(deaths._names) < 3 and time.monotonic() < end:
+    while len(deaths._processes) < 3 and time.monotonic() < end:
         time.sleep(0.01)
     yield deaths, ranks
     for rank in ranks:
@@ -156,10 +158,24 @@ def test_one_that_is_through_has_not_died(job):
     assert deaths.first() is None
 
 
-def test_what_dies_after_one_that_is_through(job):
+def test_one_that_is_killed_after_its_session_has_died(job):
+    """Its orphans are ended, but not the other ranks: they may not need it any more."""
     deaths, ranks = job
+    ranks[1].does("close")
+    ranks[1].dies()
+    until(lambda: ranks[1].pid in deaths.dead)
+    assert deaths.dead[ranks[1].pid][1] == set()
     ranks[0].does("close")
     ranks[0].does("end")
+    assert deaths.first().startswith("node 1 died first")
+    assert deaths.dead.keys() == {ranks[1].pid}
+
+
+@pytest.mark.parametrize("how", ["end", "end by os._exit"])
+def test_what_dies_after_one_that_is_through(how, job):
+    deaths, ranks = job
+    ranks[0].does("close")
+    ranks[0].does(how)
     ranks[2].dies()
     assert deaths.first().startswith("node 2 died first")
 
@@ -170,6 +186,15 @@ def test_a_second_session_is_listened_to_again(job):
     ranks[1].does("open")
     ranks[1].dies()
     assert deaths.first().startswith("node 1 died first")
+
+
+def test_one_that_has_closed_one_of_its_sessions_is_not_through(job):
+    """A session that fails reports it after another one of its process was closed."""
+    deaths, ranks = job
+    ranks[1].does("close")
+    ranks[1].does("raise")
+    ranks[1].does("end")
+    assert deaths.first().startswith("node 1 failed first") and not deaths.came_through
 
 
 def test_a_job_that_nobody_is_left_of(job):
@@ -216,11 +241,11 @@ def test_ranks_say_which_signals_they_take_and_that_they_have_saved(job):
 
 def test_what_a_rank_starts_is_no_rank(job):
     deaths, ranks = job
-    names = dict(deaths._names)
+    processes = dict(deaths._processes)
     ranks[1].does("start another session")
     ranks[0].does("take signals")  # comes later
     until(lambda: deaths._job.savers)
-    assert deaths._names == names and not deaths.saved and not deaths.dead
+    assert deaths._processes == processes and not deaths.saved and not deaths.dead
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 1000])
@@ -249,7 +274,6 @@ def test_ranks_of_other_hosts_are_named_from_their_output(pieces, tmp_path, monk
     assert comes(capfd.readouterr().err) == b""
     assert deaths.saved and deaths.came_through
     reports._to_supervisor[0].close()
-    deaths._through.clear()
     comes(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited\n")
     assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"
 
