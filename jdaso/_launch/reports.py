@@ -27,6 +27,9 @@ LIVES_ON = "goes on where others die"
 _CONNECT_SECONDS, _PEER_SECONDS = 5.0, 0.5
 
 _to_supervisor: list[socket.socket] = []
+_held: list[int] = []
+"""A second descriptor of the connection: Python closes sockets at its end, where the process may
+still wait in MPI_Finalize. The kernel closes this one when the process ends."""
 
 
 def say_rank(node: int | str, host: str) -> None:
@@ -53,6 +56,7 @@ def say_rank(node: int | str, host: str) -> None:
     atexit.register(_tell, ENDS)  # not called if the process is killed, nor by `os._exit`
     try:
         _connect(connection, path, text)
+        _held.append(os.dup(connection.fileno()))
     except OSError:
         _print(text)
 
@@ -116,4 +120,7 @@ def _forget_supervisor() -> None:
     """Closes the connection in a forked process, which is not this node and must not hold it."""
     for connection in _to_supervisor:
         connection.close()
+    for descriptor in _held:
+        os.close(descriptor)
     _to_supervisor.clear()
+    _held.clear()

@@ -78,14 +78,7 @@ class Messages:
 
     def taken(self) -> Iterator[tuple[int, int, bytes]]:
         """Received messages, one after another: the sender, the tag, and the payload."""
-        from mpi4py import MPI
-
-        status = MPI.Status()
-        while (message := self._comm.Improbe(status=status)) is not None:
-            source, tag = status.Get_source(), status.Get_tag()
-            payload = bytearray(status.Get_count(MPI.BYTE))
-            message.Recv([payload, len(payload), MPI.BYTE])
-            yield source, tag, bytes(payload)
+        return received(self._comm)
 
     def newly_dead(self) -> list[int]:
         """Nodes that have failed since the last call, as far as MPI reports them."""
@@ -96,6 +89,18 @@ class Messages:
             self._comm.Ack_failed()  # so that messages from any node can be received again
             self.dead.update(new)
         return new
+
+
+def received(comm: Any, tag: int | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """Messages that have arrived, with any tag or with this one: sender, tag, payload."""
+    from mpi4py import MPI
+
+    status, asked = MPI.Status(), MPI.ANY_TAG if tag is None else tag
+    while (message := comm.Improbe(MPI.ANY_SOURCE, asked, status)) is not None:
+        source, its_tag = status.Get_source(), status.Get_tag()
+        payload = bytearray(status.Get_count(MPI.BYTE))
+        message.Recv([payload, len(payload), MPI.BYTE])
+        yield source, its_tag, bytes(payload)
 
 
 def dead_ranks(comm: Any) -> set[int]:

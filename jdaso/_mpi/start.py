@@ -29,6 +29,7 @@ from .._launch.environment import (
     to_start_mpi,
 )
 from .abort import end_job
+from .between import failure_of
 from .messages import dead_ranks
 from .names import names_of
 from .requests import allgather_bytes, as_bytes, finish, poll
@@ -223,6 +224,9 @@ def everyones(
         waited = time.monotonic() - begin
         if waited > _ROLL_SECONDS:  # before that, no node has given up
             roll.look()
+            if (failure := failure_of(comm)) is not None:
+                end_job()
+                raise NodeError(f"{name} A session could not start: {failure}")
         if waited > warn_at[0]:
             warn_at[0] *= 2
             text = "%s Waits for all nodes to make their Session, for %.0f s now (longest: %g s)."

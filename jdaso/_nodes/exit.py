@@ -19,7 +19,9 @@ from .._base.errors import summary
 from .._launch.early_failure import leave_to_sessions
 from .._launch.environment import survives_deaths
 from .._launch.last_words import speak_out
+from .._launch.reports import say_failed
 from .._mpi.abort import abort, end_job, ends_job, finalize, spare_job
+from .._mpi.between import send_failure
 from .._mpi.requests import poll
 from .control import Control
 from .detector import Detector
@@ -118,10 +120,16 @@ def install() -> None:
 
 
 def _doom(text: str) -> None:
-    """Makes the job end with this process, which ends with an error."""
+    """Makes the job end with this process, which ends with an error.
+
+    Without an open session, only nodes that start their next one, and would wait there, end.
+    """
     sessions = [session for session in _open if not session.control.alone]
     if sessions:
         end_job()
+    elif _state["began"] and not _failed and not ends_job():
+        say_failed()
+        send_failure(text)
     for session in sessions:
         session.fail(text)
 

@@ -32,6 +32,7 @@ from virtual_clock import Clock, Event, Halted, Thread
 from jdaso._launch import environment as _environment
 from jdaso._launch import witness as _witness
 from jdaso._mpi import abort as _abort
+from jdaso._mpi import between as _between
 from jdaso._nodes import exit as _exit
 
 NEVER = float("inf")
@@ -207,6 +208,7 @@ class World:
             patch.setattr(_abort, "_state", PerRank(self.clock, lambda: {"ends": False}))
             patch.setattr(_exit, "_open", PerRank(self.clock, dict))
             patch.setattr(_exit, "_failed", PerRank(self.clock, list))
+            patch.setattr(_between, "_failures", PerRank(self.clock, dict))
             for event in ("_leaves", "_has_left"):
                 patch.setattr(_exit, event, PerRank(self.clock, lambda: Event(self.clock)))
             patch.setattr(mpi4py, "MPI", self.mpi, raising=False)
@@ -768,6 +770,7 @@ class Library:
     """`mpi4py.MPI`."""
 
     BYTE, ERRORS_RETURN, ANY_SOURCE = "byte", "errors return", None
+    ANY_TAG = None
     IN_PLACE = "in place"
     ERR_PROC_FAILED, ERR_PROC_FAILED_PENDING, ERR_REVOKED, ERR_TRUNCATE = 75, 76, 78, 15
     THREAD_MULTIPLE = 3

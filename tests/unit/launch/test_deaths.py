@@ -45,6 +45,8 @@ for word in sys.stdin:
         reports.say_saved()
     elif word == "end":
         break
+    elif word == "end as far as MPI_Finalize":
+        reports._to_supervisor.pop().close()  # as Python does, before it calls MPI
     elif word == "end by os._exit":
         os._exit(0)
     elif word == "fork and be killed":
@@ -78,7 +80,7 @@ class Rank:
     def does(self, word):
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
-        if word.startswith("end"):
+        if word in ("end", "end by os._exit"):
             self.process.wait()
         else:
             assert self.process.stdout.readline() == "done\n"
@@ -169,6 +171,14 @@ def test_one_that_is_killed_after_its_session_has_died(job):
     ranks[0].does("end")
     assert deaths.first().startswith("node 1 died first")
     assert deaths.dead.keys() == {ranks[1].pid}
+
+
+def test_one_that_waits_for_the_others_in_its_end_has_not_ended(job):
+    deaths, ranks = job
+    ranks[1].does("raise")
+    ranks[1].does("end as far as MPI_Finalize")
+    deaths.catch_up()
+    assert ranks[1].pid in deaths.connected and not deaths.dead
 
 
 @pytest.mark.parametrize("how", ["end", "end by os._exit"])

@@ -7,6 +7,7 @@ from network import World
 from played import LIMIT_SECONDS, Uncaught, play
 
 import jdaso
+from jdaso._base.errors import summary
 from jdaso._nodes import exit as _exit
 from jdaso._nodes import own_work
 from jdaso._nodes.heartbeat import STARTED
@@ -75,6 +76,39 @@ def test_after_an_end_in_order_nothing_is_on_its_way(seed):
     assert [x.error for x in outcomes] == [None] * 4 and world.aborted is None
     left = [x for x in world.untaken() if x[2] != 5]  # a heartbeat may be, of one still open
     assert not left
+
+
+@pytest.mark.parametrize("next_ones", [(0, 2), (0,), ()])
+def test_one_that_fails_between_two_sessions_ends_the_next_one_only(next_ones):
+    """A session of other ranks, and a program without another session, go on."""
+    world = World(4)
+
+    def program(rank, comm):
+        from jdaso._mpi.topology import find_topology
+
+        with jdaso.Session(timeout_seconds=600.0):
+            pass
+        mine = comm.Split(int(rank == 3), rank)
+        if rank == 1:
+            _exit._doom(summary(KeyError("boom")))
+            raise KeyError("boom")
+        world.clock.sleep(1.0)
+        if rank == 3:
+            return find_topology(mine)
+        return find_topology(comm) if rank in next_ones else None
+
+    first, failed, third, alone = world.run(program, _exit._end)
+    for rank, outcome in ((0, first), (2, third)):
+        if rank in next_ones:
+            assert outcome.text == (
+                f"[node {rank} of 4, host {'abcd'[rank]}] A session could not start: rank 1 on "
+                "host b failed after it had closed its last Session: KeyError: 'boom'"
+            )
+            assert outcome.seconds < 10
+        else:
+            assert outcome.error is None
+    assert failed.error and alone.error is None
+    assert (world.aborted is None) == (not next_ones)
 
 
 def test_a_node_that_ends_long_before_the_others_does_not_wait():
