@@ -20,7 +20,7 @@ from .last_words import speak_out
 _ALIKE_SECONDS = 1.0
 """Seconds that a rank failing before its session waits for others that fail in the same way."""
 
-_state = {"watches": False, "over": False, "failed": False}
+_state = {"watches": False, "meets": False, "over": False, "failed": False}
 
 
 def watch_rank(abort: Callable[[], None]) -> None:
@@ -38,7 +38,8 @@ def watch_rank(abort: Callable[[], None]) -> None:
 
     def hook(kind, error, trace):
         previous(kind, error, trace)
-        if _state["over"] or isinstance(error, NodeError) or launched_ranks() < 2:
+        shared = isinstance(error, NodeError) and _state["meets"]
+        if _state["over"] or shared or launched_ranks() < 2:
             return
         _state["failed"] = True
         sys.stderr.write(
@@ -50,6 +51,11 @@ def watch_rank(abort: Callable[[], None]) -> None:
     sys.excepthook = hook
     atexit.register(_end, abort)
     os.register_at_fork(after_in_child=leave_to_sessions)
+
+
+def note_meeting() -> None:
+    """Notes that this rank meets the others: a `NodeError` from here on is theirs too."""
+    _state["meets"] = True
 
 
 def leave_to_sessions() -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from .._base.errors import NodeError
 from .._launch import witness
+from .._launch.early_failure import note_meeting
 from .._launch.environment import (
     launched_rank,
     launched_ranks,
@@ -215,6 +216,7 @@ def everyones(
     """
     from mpi4py import MPI
 
+    note_meeting()
     begin, roll, warn_at = time.monotonic(), _Roll(comm), [_WARN_SECONDS]
     names = partial(names_of, ranks_per_node=ranks_per_node)
     kind = "node" if ranks_per_node == 1 else "rank"

@@ -24,7 +24,7 @@ RAISES = "import jdaso; raise ValueError('no data')"
 def hook(monkeypatch):
     """Runs the hook of a process that is rank 1 of 2; returns the effects of its end."""
     ends = []
-    fresh = dict(watches=False, over=False, failed=False)
+    fresh = dict(watches=False, meets=False, over=False, failed=False)
     monkeypatch.setattr(early_failure, "_state", fresh)
     monkeypatch.setattr(early_failure, "launched_ranks", lambda: 2)
     monkeypatch.setattr(early_failure, "launched_rank", lambda: 1)
@@ -80,12 +80,28 @@ def test_where_mpi_runs_mpi_ends_the_job(hook, monkeypatch):
     assert ends[0] == "abort 1"
 
 
+def test_an_error_of_one_rank_ends_the_job_though_it_is_about_nodes(hook, capsys):
+    """The others do not have it: this rank has not met them, since its mpi4py is broken."""
+    raised, ends = hook
+    raised(jdaso.NodeError, jdaso.NodeError("mpi4py cannot be used"), None)
+    early_failure._end(abort_if_started)
+    assert ends == [signal.SIGTERM]
+    assert "before it made its Session: NodeError: mpi4py cannot be used" in capsys.readouterr().err
+
+
+def test_ranks_that_start_a_session_meet(hook):
+    World(2).run(lambda rank, comm: jdaso.Session(timeout_seconds=LIMIT_SECONDS).close())
+    assert early_failure._state["meets"]
+
+
 @pytest.mark.parametrize(
-    "case", ["a node's error", "after a session", "in a forked process", "alone"]
+    "case", ["an error of all", "after a session", "in a forked process", "alone"]
 )
 def test_a_process_that_is_no_rank_ends_as_any_program(case, hook, capsys, monkeypatch):
     raised, ends = hook
-    error = jdaso.NodeError("no") if case == "a node's error" else ValueError("no")
+    error = jdaso.NodeError("no") if case == "an error of all" else ValueError("no")
+    if case == "an error of all":
+        early_failure.note_meeting()
     if case == "after a session":
         early_failure.leave_to_sessions()
     if case == "in a forked process":
