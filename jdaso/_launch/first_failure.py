@@ -19,11 +19,8 @@ from .reports import AGAIN, ENDS, FAILED, LIVES_ON, RANK_MARK, SAVED, SAVES, THR
 
 _MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
 
-_UNKNOWN = "a node {} first"
-"""Name of a node that has not identified itself. The names of other nodes have the same form."""
-
 _RANK = re.compile(rf"{RANK_MARK}(\d+(?: \(rank \d+\))?) (\d+) (\S+)( {LIVES_ON})?")
-_NEWS = re.compile(rf"{RANK_MARK}process (\d+) (.*)")
+_NEWS = re.compile(rf"{RANK_MARK}process (\d+) (\S+) (.*)")
 
 _HELLO_SECONDS, _LATE_HELLO_SECONDS, _FIRST_SECONDS = 1.0, 0.05, 5.0
 
@@ -38,12 +35,16 @@ class _Process:
     """A rank's process.
 
     Attributes:
-        name: its name, with a place for the way in which it ended.
+        pid: its number, which processes of other hosts may have too.
+        host: its host.
+        node: its node, or node and rank.
         through: whether it has closed all its sessions, and has not failed since.
         ends: whether Python has begun to end it.
     """
 
-    name: str
+    pid: int
+    host: str
+    node: str
     through: bool = False
     ends: bool = False
 
@@ -51,6 +52,12 @@ class _Process:
     def in_order(self) -> bool:
         """Returns whether the end of the process is no failure."""
         return self.through and self.ends
+
+    def failed_first(self, how: str) -> str:
+        """Describes its failure: it has "died" or "failed"."""
+        if not self.node:
+            return f"a node {how} first"
+        return f"node {self.node} {how} first (process {self.pid} on host {self.host})"
 
 
 class Deaths:
@@ -70,7 +77,7 @@ class Deaths:
 
     def __init__(self, path: str, job: Job, on_news: Callable[[], None] = lambda: None):
         self._job, self._on_news = job, on_news
-        self._processes: dict[int, _Process] = {}  # by process id
+        self._processes: list[_Process] = []
         self._ranks: dict[int, tuple[int, _Process, socket.socket]] = {}  # by file descriptor
         self._failures: list[tuple[_Process, str]] = []  # and how they ended, the first one first
         self._said: list[_Process] = []  # those that the launcher names
@@ -95,7 +102,7 @@ class Deaths:
     @property
     def came_through(self) -> bool:
         """Returns whether a rank has closed its sessions normally and has not failed since."""
-        return any(process.through for process in self._processes.values())
+        return any(process.through for process in self._processes)
 
     @property
     def connected(self) -> set[int]:
@@ -122,7 +129,7 @@ class Deaths:
         found = [*self._failures, *((process, "died") for process in self._said)]
         found = [(process, how) for process, how in found if not process.in_order]
         found.sort(key=lambda failure: failure[0].through)
-        return next((process.name.replace("{}", how, 1) for process, how in found), None)
+        return next((process.failed_first(how) for process, how in found), None)
 
     def _wake_thread(self) -> None:
         os.write(self._waker, b"x")
@@ -136,8 +143,9 @@ class Deaths:
         if rank := _RANK.fullmatch(text):
             self._note_rank(rank)
         elif news := _NEWS.fullmatch(text):
-            process = self._processes.get(int(news[1])) or _Process(_UNKNOWN)
-            self._hear(process, news[2], here=False)
+            pid, host, said = news.groups()
+            process = self._find(int(pid), host) or _Process(int(pid), host, node="")
+            self._hear(process, said, here=False)
         self._on_news()
 
     def _take_line(self, line: bytes) -> None:
@@ -145,17 +153,24 @@ class Deaths:
         for found in filter(None, (pattern.search(line) for pattern in _DEAD)):
             rank, pid = found.groupdict().get("rank"), int(found["pid"])
             host = found["host"].decode(errors="replace")
-            name = f"node {rank and rank.decode()} {{}} first (process {pid} on host {host})"
-            if rank is not None or pid in self._processes:
-                self._said.append(self._processes.get(pid) or _Process(name))
+            process = self._find(pid, host)
+            if process is None and rank is not None:
+                process = _Process(pid, host, rank.decode())
+            if process is not None:
+                self._said.append(process)
+
+    def _find(self, pid: int, host: str) -> _Process | None:
+        """The process of a rank, whose host may have another name for the launcher."""
+        found = [process for process in reversed(self._processes) if process.pid == pid]
+        only = found[0] if len(found) == 1 else None
+        return next((process for process in found if process.host == host), only)
 
     def _note_rank(self, rank: re.Match[str]) -> _Process:
         node, pid, host, lives_on = rank.groups()
         self.lives_on |= bool(lives_on)
         self._job.note_rank()
-        process = _Process(f"node {node} {{}} first (process {pid} on host {host})")
-        self._processes[int(pid)] = process
-        return process
+        self._processes.append(_Process(int(pid), host, node))
+        return self._processes[-1]
 
     def _watch(self) -> None:
         """Reads reports until `first` asks for the end, and then those that were sent before."""

@@ -27,6 +27,7 @@ LIVES_ON = "goes on where others die"
 _CONNECT_SECONDS, _PEER_SECONDS = 5.0, 0.5
 
 _to_supervisor: list[socket.socket] = []
+_own = {"host": ""}  # as given to `say_rank`
 _held: list[int] = []
 """A second descriptor of the connection: Python closes sockets at its end, where the process may
 still wait in MPI_Finalize. The kernel closes this one when the process ends."""
@@ -48,6 +49,7 @@ def say_rank(node: int | str, host: str) -> None:
     path = os.environ.pop(PATH, None)
     if path is None:  # started by a rank
         return
+    _own["host"] = host
     text = f"{RANK_MARK}{node} {os.getpid()} {host}"
     text += f" {LIVES_ON}" * survives_deaths()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -101,7 +103,7 @@ def _tell(what: str) -> None:
         try:
             connection.send(what.encode(), socket.MSG_DONTWAIT)
         except OSError:
-            _print(f"{RANK_MARK}process {os.getpid()} {what}")
+            _print(f"{RANK_MARK}process {os.getpid()} {_own['host']} {what}")
 
 
 def _connect(connection: socket.socket, path: str, text: str) -> None:

@@ -251,7 +251,7 @@ def test_ranks_say_which_signals_they_take_and_that_they_have_saved(job):
 
 def test_what_a_rank_starts_is_no_rank(job):
     deaths, ranks = job
-    processes = dict(deaths._processes)
+    processes = list(deaths._processes)
     ranks[1].does("start another session")
     ranks[0].does("take signals")  # comes later
     until(lambda: deaths._job.savers)
@@ -288,6 +288,52 @@ def test_ranks_of_other_hosts_are_named_from_their_output(pieces, tmp_path, monk
     assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"
 
 
+def comes_from(host, monkeypatch, capfd):
+    """The reports of a rank on another host, whose process has the number of this one."""
+    monkeypatch.setenv(LAUNCH, "x")
+    monkeypatch.setenv(PATH, "/not there")
+    monkeypatch.setattr(reports, "_to_supervisor", [])
+    reports.say_rank({"a": 0, "b": 1}[host], host)
+    yield capfd.readouterr().err.encode()
+    reports.say_failed()
+    yield capfd.readouterr().err.encode()
+
+
+@pytest.mark.parametrize("fails", ["a", "b"])
+def test_processes_of_two_hosts_may_have_one_number(fails, tmp_path, monkeypatch, capfd):
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    look = deaths.look()
+    for host in "ab":
+        hello, failure = comes_from(host, monkeypatch, capfd)
+        look(hello)
+        if host == fails:
+            failed = failure
+    look(failed)
+    node = {"a": 0, "b": 1}[fails]
+    assert deaths.first() == f"node {node} failed first (process {os.getpid()} on host {fails})"
+
+
+@pytest.mark.parametrize("dies", ["a", "b"])
+def test_the_launcher_names_one_of_two_processes_with_one_number(
+    dies, tmp_path, monkeypatch, capfd
+):
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    look = deaths.look()
+    for host in "ab":
+        look(next(comes_from(host, monkeypatch, capfd)))
+    look(f"=   PID {os.getpid()} RUNNING AT {dies}\n".encode())
+    node = {"a": 0, "b": 1}[dies]
+    assert deaths.first() == f"node {node} died first (process {os.getpid()} on host {dies})"
+
+
+def test_a_host_may_have_another_name_for_the_launcher(tmp_path, monkeypatch, capfd):
+    deaths = Deaths(str(tmp_path / "socket"), Job("x"))
+    look = deaths.look()
+    look(next(comes_from("b", monkeypatch, capfd)))
+    look(f"=   PID {os.getpid()} RUNNING AT b.cluster.net\n".encode())
+    assert deaths.first() == f"node 1 died first (process {os.getpid()} on host b)"
+
+
 def test_nothing_else_is_taken_out_of_the_output(tmp_path):
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     look, mark = deaths.look(), RANK_MARK.encode()
@@ -301,7 +347,7 @@ def test_no_words_of_a_job_can_stop_its_output(tmp_path):
     """Reports of a rank that were mixed with others' are ignored, and are no error."""
     deaths = Deaths(str(tmp_path / "socket"), Job("x"))
     look = deaths.look()
-    mixed = ["", "process 1", "process 5  ", "process 1 saves 99999 x", "1 2", "0 7 {host} x"]
+    mixed = ["", "process 1", "process 5  ", "process 1 a saves 99999 x", "1 2", "0 7 {host} x"]
     for words in mixed:
         assert look(f"{RANK_MARK}{words}\nstep 3\n".encode()) == b"step 3\n"
     assert not deaths._job.saves
