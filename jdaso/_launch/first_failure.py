@@ -13,11 +13,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from .guard import Job
+from .look import Look
 from .reports import AGAIN, ENDS, FAILED, LIVES_ON, RANK_MARK, SAVED, SAVES, THROUGH
-
-_MARK, _LONGEST_MARK, _LONGEST_LINE = RANK_MARK.encode(), 400, 1000
 
 _RANK = re.compile(rf"{RANK_MARK}(\d+(?: \(rank \d+\))?) (\d+) (\S+)( {LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (\S+) (.*)")
@@ -40,6 +41,8 @@ class _Process:
         node: its node, or node and rank.
         through: whether it has closed all its sessions, and has not failed since.
         ends: whether Python has begun to end it.
+        since: time from which its failures count; earlier ones were handled by the program.
+        last: time of its last report, or of its end.
     """
 
     pid: int
@@ -47,6 +50,8 @@ class _Process:
     node: str
     through: bool = False
     ends: bool = False
+    since: float = 0.0
+    last: float = 0.0
 
     @property
     def in_order(self) -> bool:
@@ -58,6 +63,22 @@ class _Process:
         if not self.node:
             return f"a node {how} first"
         return f"node {self.node} {how} first (process {self.pid} on host {self.host})"
+
+
+class _Failure(NamedTuple):
+    """The failure of a process: its end, its own report, or the launcher's message.
+
+    Attributes:
+        process: the process.
+        how: "died" or "failed".
+        at: time at which this process was notified.
+        by_launcher: whether only the launcher's message gives it.
+    """
+
+    process: _Process
+    how: str
+    at: float
+    by_launcher: bool = False
 
 
 class Deaths:
@@ -79,8 +100,8 @@ class Deaths:
         self._job, self._on_news = job, on_news
         self._processes: list[_Process] = []
         self._ranks: dict[int, tuple[int, _Process, socket.socket]] = {}  # by file descriptor
-        self._failures: list[tuple[_Process, str]] = []  # and how they ended, the first one first
-        self._said: list[_Process] = []  # those that the launcher names
+        self._failures: list[_Failure] = []  # the first one first
+        self._since = 0.0  # start of the last launch of the job, which may be a script with several
         self.saved = self.lives_on = self._ends = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
         """Times at which ranks of this host failed, by process, with those that then waited."""
@@ -97,12 +118,12 @@ class Deaths:
 
     def look(self) -> Callable[[bytes], bytes]:
         """Returns a filter that removes the marks from a stream and keeps the user's bytes."""
-        return _Look(self._take_mark, self._take_line)
+        return Look(self._take_mark, self._take_line)
 
     @property
     def came_through(self) -> bool:
-        """Returns whether a rank has closed its sessions normally and has not failed since."""
-        return any(process.through for process in self._processes)
+        """Returns whether a rank has closed its sessions normally, and has not failed since."""
+        return any(x.through and x.last >= self._since for x in self._processes)
 
     @property
     def connected(self) -> set[int]:
@@ -126,10 +147,17 @@ class Deaths:
         for source in (self._poll, self._server, *(x for _, _, x in self._ranks.values())):
             source.close()
         os.close(self._wake)
-        found = [*self._failures, *((process, "died") for process in self._said)]
-        found = [(process, how) for process, how in found if not process.in_order]
-        found.sort(key=lambda failure: failure[0].through)
-        return next((process.failed_first(how) for process, how in found), None)
+        found = [failure for failure in self._failures if self._counts(failure)]
+        found.sort(key=lambda failure: (failure.process.through, failure.by_launcher))
+        return found[0].process.failed_first(found[0].how) if found else None
+
+    def _counts(self, failure: _Failure) -> bool:
+        """Returns whether a failure is of the last launch, and not handled by the program.
+
+        All ranks of a launch are started before one of them has a session.
+        """
+        process = failure.process
+        return not process.in_order and failure.at >= max(self._since, process.since)
 
     def _wake_thread(self) -> None:
         os.write(self._waker, b"x")
@@ -157,7 +185,7 @@ class Deaths:
             if process is None and rank is not None:
                 process = _Process(pid, host, rank.decode())
             if process is not None:
-                self._said.append(process)
+                self._failures.append(_Failure(process, "died", _now(), by_launcher=True))
 
     def _find(self, pid: int, host: str) -> _Process | None:
         """The process of a rank, whose host may have another name for the launcher."""
@@ -208,18 +236,22 @@ class Deaths:
         del self._ranks[source]
         connection.close()
         self._job.note_saver(own, [])
+        process.last = _now()
         if not process.in_order:
-            self._failures.append((process, "died"))
+            self._failures.append(_Failure(process, "died", process.last))
             self.dead[own] = time.monotonic(), set() if process.through else self.connected
 
     def _hear(self, process: _Process, said: str, *, here: bool, own: int = 0) -> None:
         """Handles one report of a rank; `own` is its process id as this host's kernel sees it."""
         what, *rest = said.split() or [""]
-        if what in (THROUGH, AGAIN):
-            process.through = what == THROUGH
+        process.last = _now()
+        if what == THROUGH:
+            process.through = True
+        elif what == AGAIN:
+            process.through, process.since = False, process.last
         elif what == FAILED:
             process.through = False
-            self._failures.append((process, "failed"))
+            self._failures.append(_Failure(process, "failed", process.last))
         elif what == ENDS:
             process.ends = True
         elif what == SAVED:
@@ -243,6 +275,7 @@ class Deaths:
                 process = self._note_rank(rank)
                 asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 own = struct.unpack("3i", asked)[0] or int(rank[2])  # differs in a container
+                self._since = max(self._since, _started(own))
                 self._job.note_files(own)
                 self._ranks[connection.fileno()] = own, process, connection
                 # Edge-triggered: an old report must not put a rank ahead of one that ended first.
@@ -251,28 +284,15 @@ class Deaths:
                 self.saved = True
 
 
-class _Look:
-    """Takes marks out of a stream and reads its lines, without delaying the rest of it."""
+def _now() -> float:
+    """Seconds since the boot of this machine."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def __init__(self, on_mark: Callable[[bytes], None], on_line: Callable[[bytes], None]):
-        self._on_mark, self._on_line = on_mark, on_line
-        self._held = self._line = b""
 
-    def __call__(self, data: bytes) -> bytes:
-        """Returns the user's bytes; called with no bytes, returns all held bytes."""
-        text, self._held = self._held + data, b""
-        if not data:
-            return text
-        while (begin := text.find(_MARK)) >= 0 and (end := text.find(b"\n", begin)) >= 0:
-            self._on_mark(text[begin:end])
-            text = text[:begin] + text[end + 1 :]
-        cut = begin if begin >= 0 and len(text) - begin < _LONGEST_MARK else len(text)
-        if begin < 0:
-            cut -= next((n for n in range(len(_MARK) - 1, 0, -1) if text.endswith(_MARK[:n])), 0)
-        text, self._held = text[:cut], text[cut:]
-        whole, newline, rest = (self._line + text).rpartition(b"\n")
-        self._line = rest[-_LONGEST_LINE:]
-        if newline and b"PID" in whole:
-            for line in whole.split(b"\n"):
-                self._on_line(line[-_LONGEST_LINE:])
-        return text
+def _started(pid: int) -> float:
+    """When a process was started, in seconds since the boot; 0 if unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:  # it has ended meanwhile
+        return 0.0
+    return int(text.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")

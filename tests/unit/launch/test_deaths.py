@@ -207,6 +207,35 @@ def test_one_that_has_closed_one_of_its_sessions_is_not_through(job):
     assert deaths.first().startswith("node 1 failed first") and not deaths.came_through
 
 
+def test_a_failure_that_is_followed_by_another_session_is_over(job):
+    """The program has handled it. The next session has a first failure of its own."""
+    deaths, ranks = job
+    ranks[1].does("raise")
+    ranks[1].does("open")
+    ranks[2].dies()
+    assert deaths.first().startswith("node 2 died first")
+
+
+def test_a_second_launch_of_a_job_has_its_own_failure_and_its_own_end(job, monkeypatch, capfd):
+    """A script starts its launcher again. Ranks on another host took part in the first launch."""
+    deaths, ranks = job
+    look = deaths.look()
+    elsewhere = comes_from("b", monkeypatch, capfd)
+    for _ in range(2):
+        look(next(elsewhere))
+    look(f"=   PID {os.getpid()} RUNNING AT b\n".encode())
+    ranks[0].does("close")
+    for rank in ranks:
+        rank.dies()
+    until(lambda: not deaths.connected)
+    again = [Rank(deaths._server.getsockname(), node) for node in range(3)]
+    until(lambda: len(deaths.connected) == 3)
+    again[2].dies()
+    assert deaths.first() == f"node 2 died first (process {again[2].pid} on host here)"
+    assert not deaths.came_through
+    ranks += again
+
+
 def test_a_job_that_nobody_is_left_of(job):
     """The launcher's status does not matter."""
     deaths, ranks = job
