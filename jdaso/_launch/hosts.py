@@ -2,41 +2,71 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-_PROBE_SECONDS = 15.0
+_PROBE_SECONDS, _LOOK_SECONDS = 15.0, 0.1
 _PLACE = re.compile(r"(?P<open>\{?)(?P<whole>\{(?P<name>hosts|count)\})(?P<close>\}?)")
 
 
-def answering(hosts: Sequence[str], probe: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Returns the hosts that answer `probe`, a command with ``{host}``; reports the others."""
+class ProbeError(RuntimeError):
+    """The command that probes hosts cannot be started."""
+
+
+def answering(
+    hosts: Sequence[str],
+    probe: Sequence[str],
+    say: Callable[[str], None],
+    stops: Callable[[], bool],
+) -> list[str]:
+    """Returns the hosts that answer `probe`, a command with ``{host}``; reports the others.
+
+    As soon as `stops` returns True all probes are ended, and no host is returned.
+
+    Raises:
+        ProbeError: the probe cannot be started.
+    """
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 64)) as pool:
-        answers = list(pool.map(partial(_answers, probe), hosts))
+        try:
+            answers = list(pool.map(partial(_answers, probe, stops), hosts))
+        except (OSError, ValueError) as error:
+            raise ProbeError(
+                f"the probe {probe[0]} cannot be started ({error}). Install it, or give another "
+                "one with --probe."
+            ) from error
+    if stops():
+        return []
     silent = [host for host, here in zip(hosts, answers, strict=True) if not here]
     if silent:
         say(f"left out because they do not answer: {', '.join(silent)}.")
     return [host for host, here in zip(hosts, answers, strict=True) if here]
 
 
-def _answers(probe: Sequence[str], host: str) -> bool:
-    try:
-        done = subprocess.run(
-            [part.replace("{host}", host) for part in probe],
-            stdin=subprocess.DEVNULL,  # standard input belongs to the job
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_PROBE_SECONDS,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+def _answers(probe: Sequence[str], stops: Callable[[], bool], host: str) -> bool:
+    limit = time.monotonic() + _PROBE_SECONDS
+    process = subprocess.Popen(
+        [part.replace("{host}", host) for part in probe],
+        stdin=subprocess.DEVNULL,  # standard input belongs to the job
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches this process only, and `stops` returns True
+    )
+    while time.monotonic() < limit and not stops():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_SECONDS) == 0
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return False
 
 
 def placed(part: str, values: Mapping[str, str]) -> str:

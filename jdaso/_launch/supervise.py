@@ -19,7 +19,7 @@ from .environment import with_home
 from .first_failure import Deaths
 from .guard import KILL_SECONDS, LAUNCH, Job
 from .guarded import Guarded
-from .hosts import answering, placed
+from .hosts import ProbeError, answering, placed
 from .mpiexec import with_files_in
 from .relay import Relay, open_standard_streams, standard_input
 from .reports import PATH, say_job_saved
@@ -37,8 +37,8 @@ launcher has not ended it. A launcher waits for a failed rank's pipes, which for
 open."""
 
 _NOT_STARTED = 127
-"""Exit status if the command does not exist. Before the first start that is a mistake, which no
-restart fixes; later a file system may be unavailable."""
+"""Exit status if the command, or the probe, does not exist. Before the first start that is a
+mistake, which no restart fixes; later a file system may be unavailable."""
 
 _LOOK_SECONDS = 1.0
 _REPEAT_SECONDS = 0.3
@@ -126,7 +126,12 @@ class Supervisor:
 
     def _start_once(self) -> tuple[int, bool]:
         """The exit status of one start, and whether the job reports that it has saved."""
-        hosts = answering(self.hosts, self.probe, self._say)
+        try:
+            stops = lambda: self._signal is not None  # noqa: E731
+            hosts = answering(self.hosts, self.probe, self._say, stops)
+        except ProbeError as error:
+            self._say(str(error))
+            return _NOT_STARTED, False
         if self._signal is not None:
             return 128 + self._signal, False
         if self.hosts and not hosts:
