@@ -86,9 +86,9 @@ class Job:
 
         Ranks of this host that handle signals get them directly, whatever launcher or script is in
         between. Otherwise the launcher has to pass a signal on: launchers pass on SIGUSR1, SIGUSR2
-        and Ctrl-C, but end the ranks on SIGTERM. A job whose ranks save nothing gets SIGTERM; a job
-        without any report gets SIGUSR1, since it may have ranks elsewhere that save. May be called
-        again, to signal ranks that have begun to handle signals since.
+        and Ctrl-C, but end the ranks on SIGTERM. A job that has reported no rank that saves, such
+        as one before its first session, gets what ends it: SIGTERM, or the given signal. May be
+        called again, to signal ranks that have begun to handle signals since.
         """
         first, self.passed_on = not self.passed_on, number
         for pid, taken in list(self.savers.items()):
@@ -98,8 +98,6 @@ class Job:
         if self.asked or not self.leader or not first:
             return
         other = signal.SIGTERM if number in _ENDS else number
-        if not self.speaks and number != signal.SIGINT:
-            other = signal.SIGUSR1
         _send(self.leader, _preferred(self.saves_elsewhere, other))
 
     def left(self) -> list[int]:

@@ -37,6 +37,24 @@ def test_a_launcher_that_does_not_end_is_killed(sent):
     assert {(55, signal.SIGKILL), (77, signal.SIGKILL)} <= {*sent[1:]}
 
 
+@pytest.mark.parametrize("speaks", [False, True])
+@pytest.mark.parametrize(
+    ("given", "passed_on"), [("TERM", "TERM"), ("HUP", "TERM"), ("USR2", "USR2"), ("INT", "INT")]
+)
+def test_a_job_that_saves_nothing_gets_what_ends_it(given, passed_on, speaks, sent):
+    """Before its first session too: a program without handlers does not end by SIGUSR1."""
+    job = Job("tag", 55, speaks=speaks)
+    for _ in range(2):
+        job.tell(signal.Signals[f"SIG{given}"])
+    assert sent == [(55, signal.Signals[f"SIG{passed_on}"])]
+
+
+def test_ranks_elsewhere_that_save_get_a_signal_that_launchers_pass_on(sent):
+    job = Job("tag", 55, speaks=True, saves_elsewhere=[signal.SIGTERM, signal.SIGUSR2])
+    job.tell(signal.SIGTERM)
+    assert sent == [(55, signal.SIGUSR2)]
+
+
 def test_a_job_is_described_while_threads_note_its_ranks():
     job, ends = Job("tag"), threading.Event()
 
