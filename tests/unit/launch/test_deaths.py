@@ -1,6 +1,7 @@
 """The supervisor finds the rank that failed first, from the ranks' and the launcher's messages."""
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -107,6 +108,7 @@ def job(tmp_path):
         rank.dies()
         for pipe in (rank.process.stdin, rank.process.stdout, rank.process.stderr):
             pipe.close()
+    until(lambda: deaths._ends or not deaths.connected)  # no descriptor is freed in another test
 
 
 def launcher_says(deaths, rank):
@@ -287,6 +289,7 @@ def no_descriptor():
     limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
 
     def take_all():
+        gc.collect()
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
         with contextlib.suppress(OSError):
