@@ -978,7 +978,7 @@ MUTANTS = [
     ),
     Mutant(
         "gradients of parameters that a pipeline's stages share",
-        "pipeline/_run/run.py",
+        "pipeline/_run/gradients.py",
         "grads[k] = grads[k] + self._place.put(more)",
         "grads[k] = self._place.put(more)",
         "tests/unit/pipeline/test_program.py::test_four_stages",

@@ -27,7 +27,8 @@ from ._run.follow import follow
 from ._run.given import own_copy, require_alike
 from ._run.grid import Grid
 from ._run.nonempty import NonEmpty
-from ._run.run import BatchRun, RankPlace, StepResult
+from ._run.place import RankPlace
+from ._run.run import BatchRun, StepResult
 from ._run.work import StageWork
 from ._schedule import Action, make_schedule
 from ._state import PipelineState
@@ -249,7 +250,8 @@ class Pipeline:
                 *_, residuals = compiled.forward(pieces, *rest)
                 if compiled.has_backward:
                     cotangents = compiled.cotangents(make)
-                    sums = [self._put(example(struct)) for struct in compiled.piece_structs]
+                    sums = self._work.sum_structs(compiled)
+                    sums = [self._put(example(struct)) for struct in sums]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
 

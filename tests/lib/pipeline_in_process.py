@@ -7,7 +7,8 @@ from network import World
 from played import play
 
 from jdaso._nodes.mail import Address, Mail
-from jdaso.pipeline._run.run import BatchRun, RankPlace
+from jdaso.pipeline._run.place import RankPlace
+from jdaso.pipeline._run.run import BatchRun
 from jdaso.pipeline._run.work import StageWork
 from jdaso.pipeline._schedule import make_schedule
 

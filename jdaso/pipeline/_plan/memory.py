@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -55,6 +55,8 @@ def _rank_memory(work: StageWork, schedule: Schedule, rank: int, states: float) 
     holding = work.plan.holding
     used = sum(_unit_bytes(holding, k) for k in holding.used_by(rank))
     own = sum(_unit_bytes(holding, k) for k in holding.owned_by(rank))
+    sum_dtype = work.plan.microbatches.sum_dtype
+    sums = sum(_unit_bytes(holding, k, sum_dtype) for k in holding.used_by(rank))
     activations = working = 0
     for number, under_way in zip(sorted(work.stages), schedule.in_flight(rank), strict=True):
         stage = work.stages[number]
@@ -62,7 +64,7 @@ def _rank_memory(work: StageWork, schedule: Schedule, rank: int, states: float) 
         for eqn in stage.stage.eqns:
             sizes = [bytes_of(struct_of(atom)) for atom in (*eqn.invars, *eqn.outvars)]
             working = max(working, 4 * sum(sizes))
-    return Memory(used, used, int(own * (states + 1)), activations, working)
+    return Memory(used, sums, int(own * (states + 1)), activations, working)
 
 
 def available_bytes(devices: Sequence[Any]) -> int:
@@ -73,10 +75,12 @@ def available_bytes(devices: Sequence[Any]) -> int:
     return memory_limit_bytes()
 
 
-def _unit_bytes(holding: Holding, number: int) -> int:
+def _unit_bytes(
+    holding: Holding, number: int, convert: Callable[[np.dtype], np.dtype] = np.dtype
+) -> int:
     unit = holding.units[number]
     size = int(np.prod(holding.unit_shape(unit), dtype=np.int64))
-    return size * holding.dtypes[unit.leaf].itemsize
+    return size * convert(holding.dtypes[unit.leaf]).itemsize
 
 
 def _states(optimizer: optax.GradientTransformation | None, holding: Holding) -> float:

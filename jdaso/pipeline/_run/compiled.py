@@ -243,7 +243,8 @@ class CompiledStage:
             residuals: from its forward pass; the list is emptied.
             cotangents: from each stage that results were sent to, for the results with gradients.
             weight: this micro-batch's share of the loss.
-            sums: gradients so far, one for each piece; their buffers are donated.
+            sums: gradients so far, one for each piece, which may be of a wider dtype; their buffers
+                are donated.
 
         Returns:
             The sums including this micro-batch's gradients, and the cotangents for each stage.

@@ -106,7 +106,7 @@ class StagePasses:
             if self._loss is not None:
                 main.append(jnp.asarray(weight, self.out_structs[self._loss].dtype))
             grads, flowing = jax.tree.unflatten(tree, residuals)(main)
-            return jax.tree.map(jnp.add, sums, grads), flowing
+            return jax.tree.map(_added, sums, grads), flowing
 
         self._compiled_backward = jax.jit(backward, donate_argnums=3)
 
@@ -127,6 +127,11 @@ class StagePasses:
             residuals: from the forward pass.
             cotangents: for each of `back_out`, the cotangents from all its users.
             weight: this micro-batch's share of the loss.
-            sums: gradients so far, one for each piece; their buffers are donated.
+            sums: gradients so far, one for each piece, which may be of a wider dtype; their buffers
+                are donated.
         """
         return self._compiled_backward(list(residuals), cotangents, weight, list(sums))
+
+
+def _added(total: jax.Array, grad: jax.Array) -> jax.Array:
+    return total + grad.astype(total.dtype)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from .._plan.equations import struct_of
 from .._schedule import Action
 from .compiled import CompiledStage, Edge
 from .given import own_copy
+from .gradients import GradientSums
+from .place import Post, RankPlace
 from .work import StageWork
 
 _WINDOW = 4
@@ -27,47 +29,6 @@ class StepResult(NamedTuple):
 
     loss: np.ndarray  # the mean over this pipeline's batch, before the update
     aux: PyTree  # of micro-batches: floats' mean, weighted by samples; integers' sum; booleans' or
-
-
-class RankPlace(NamedTuple):
-    """The place of a rank in its pipeline, and of its arrays on devices.
-
-    Attributes:
-        rank: the rank in the pipeline.
-        address: maps (rank, tag) to the address of a message from or to that rank.
-        put: puts a tree of arrays on this node's devices, the same on each.
-        put_samples: the same, but shares out the samples, whose number is the second argument.
-    """
-
-    rank: int
-    address: Callable[[int, int], Address]
-    put: Callable[[Any], jax.Array]
-    put_samples: Callable[[Any, int], jax.Array]
-
-
-@runtime_checkable
-class Post(Protocol):
-    """Sends and receives arrays; see `Mail`."""
-
-    def send(self, address: Address, array: Any) -> None:
-        """Sends an array."""
-        ...
-
-    def expect(self, address: Address, shape: Sequence[int], dtype: Any) -> None:
-        """Starts to receive an array."""
-        ...
-
-    def expects(self, address: Address) -> bool:
-        """Returns whether an array is being received from `address`."""
-        ...
-
-    def take(self, address: Address, what: str) -> np.ndarray:
-        """Waits for an expected array and returns it."""
-        ...
-
-    def drain(self) -> None:
-        """Waits until all arrays have been sent."""
-        ...
 
 
 class BatchRun:
@@ -102,7 +63,7 @@ class BatchRun:
         # Arrays passed between stages of this rank; key: (backward, from, to, micro-batch).
         self._handed: dict[tuple[bool, int, int, int], list[Any]] = {}
         self._bound: dict[int, list[Any]] = {}
-        self._sums: dict[int, list[Any]] = {}
+        self._sums = GradientSums(work, mail, place)
         holding = self._plan.holding
         self._units: dict[int, Any] = dict(holding.split(params, self._rank))
         for k in holding.owned_by(self._rank):
@@ -130,35 +91,7 @@ class BatchRun:
 
     def gradients(self) -> dict[int, jax.Array]:
         """Returns sums over micro-batches for the units that this rank holds."""
-        holding, grads = self._plan.holding, {}
-        for stage, sums in sorted(self._sums.items()):
-            pieces = self._work.stages[stage].stage.pieces.values()
-            for piece, total in zip(pieces, sums, strict=True):
-                for k, inside, part in holding.spans(piece, self._units):
-                    unit = holding.units[k]
-                    rows = jnp.atleast_1d(total)[part]
-                    if inside != slice(0, unit.end - unit.begin):
-                        zeros = jnp.zeros(holding.unit_shape(unit), rows.dtype)
-                        rows = zeros.at[inside].set(rows)
-                    grads[k] = grads[k] + rows if k in grads else rows
-        for k in holding.used_by(self._rank):
-            if k not in grads:  # no stage uses it
-                unit = holding.units[k]
-                zeros = np.zeros(holding.unit_shape(unit), holding.dtypes[unit.leaf])
-                grads[k] = self._place.put(zeros)
-        for k in self._borrowed:
-            self._mail.send(self._at(holding.owner(holding.units[k]), ("grad", k)), grads.pop(k))
-        lent = [
-            (k, self._at(rank, ("grad", k)))
-            for k in holding.owned_by(self._rank)
-            for rank in holding.borrowers(holding.units[k])
-        ]
-        for k, at in lent:
-            self._mail.expect(at, grads[k].shape, grads[k].dtype)
-        for k, at in lent:
-            more = self._mail.take(at, "waits for gradients of parameters that stages share")
-            grads[k] = grads[k] + self._place.put(more)
-        return grads
+        return self._sums.gathered()
 
     def result(self) -> StepResult:
         """Returns the loss and the auxiliary output on every rank, once all messages are sent."""
@@ -260,13 +193,13 @@ class BatchRun:
         compiled, m = self._compiled(action), action.microbatch
         if not compiled.has_backward:
             return
-        sums: Any = self._sums.get(action.stage)
-        if sums is None:
-            structs = compiled.piece_structs
-            sums = self._place.put([np.zeros(s.shape, s.dtype) for s in structs])
-        self._sums[action.stage], flowing = compiled.backward(
-            self._residuals.pop((action.stage, m)), got, self._weights[m], sums
+        sums, flowing = compiled.backward(
+            self._residuals.pop((action.stage, m)),
+            got,
+            self._weights[m],
+            self._sums.of(action.stage),
         )
+        self._sums.keep(action.stage, sums)
         for maker, arrays in flowing.items():
             self._send(action, maker, arrays)
 

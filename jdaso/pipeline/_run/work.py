@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from .._plan.stage import stages_of
 from .._plan.stages import Stages
 from .compiled import CompiledStage, Compiler
@@ -38,6 +40,11 @@ class StageWork:
     def stages(self) -> dict[int, CompiledStage]:
         """This rank's stages, for micro-batches of the larger size."""
         return self.by_size[max(self.by_size)]
+
+    def sum_structs(self, compiled: CompiledStage) -> list[jax.ShapeDtypeStruct]:
+        """Returns the shapes and dtypes of a stage's sums of gradients."""
+        sum_dtype = self.plan.microbatches.sum_dtype
+        return [jax.ShapeDtypeStruct(x.shape, sum_dtype(x.dtype)) for x in compiled.piece_structs]
 
     @property
     def states_held(self) -> set[int]:
