@@ -24,7 +24,7 @@ from ._plan.measured import example
 from ._plan.plan import Plan
 from ._run.compiled import WIRES
 from ._run.follow import follow
-from ._run.given import own_copy, require_alike
+from ._run.given import own_copy, require_alike, require_common
 from ._run.grid import Grid
 from ._run.nonempty import NonEmpty
 from ._run.place import RankPlace
@@ -145,10 +145,13 @@ class Pipeline:
 
         Raises:
             ValueError: the batch differs from the plan's in structure, shape or dtype.
-            NodeError: a node failed, or the nodes differ. While replicas are averaged, the error
+            NodeError: a node failed, or the nodes differ; in the first step also: ranks of a
+                pipeline were given different samples. While replicas are averaged, the error
                 is, as everywhere, a `jax.errors.JaxRuntimeError` or a ValueError with its text.
         """
         self.session.require_usable()
+        if not self._steps:
+            require_common(self.grid, self.plan.microbatches, batch)
         self._mail.begin_step(self._steps)
         run = BatchRun(self._work, self._mail, self._place, state.params, state.state, batch)
         run.follow(self.schedule.order[self._place.rank])
@@ -172,7 +175,8 @@ class Pipeline:
                 dropout; if None, the plan's own.
 
         Raises:
-            NodeError: the nodes gave batches of different shapes.
+            NodeError: the nodes gave batches of different shapes; at the first batch of a shape
+                also: ranks of a pipeline were given different samples.
         """
         self.session.require_usable()
         function = loss_fn or self.plan.loss_fn
@@ -182,6 +186,7 @@ class Pipeline:
         if key not in self._evaluations:
             plan = follow(self.plan, function, self.plan.holding.whole_structs(), batch)
             self.session.agree("evaluate a pipeline", [("the plan", plan.digest())])
+            require_common(self.grid, plan.microbatches, batch)
             self._evaluations[key] = StageWork(plan, self._place.rank, self._wire, train=False)
         work = self._evaluations[key]
         microbatches, own = range(work.plan.num_microbatches), sorted(work.stages)

@@ -1,4 +1,4 @@
-"""Trees that users give to a pipeline: compared with the plan, and copied."""
+"""Trees that users give to a pipeline: compared with the plan and between nodes, and copied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import jax
 import numpy as np
 
 from ..._jax.types import PyTree
+from ..._mpi.names import names_of
+from ..._payload.checksums import checksum_of_all
 from ..._payload.layout import describe
+from .._plan.equations import is_key
+from .._plan.microbatch import Microbatches
+from .grid import Grid
 
 
 def require_alike(name: str, planned: PyTree, given: PyTree) -> None:
@@ -34,6 +39,34 @@ def require_alike(name: str, planned: PyTree, given: PyTree) -> None:
                 f"{name}{leaf.path} is {own}, but the plan was made for {leaf}. Convert it, or "
                 "partition the model anew."
             )
+
+
+def require_common(grid: Grid, microbatches: Microbatches, batch: PyTree) -> None:
+    """Compares the batches of the ranks of each pipeline; all nodes call this together.
+
+    Raises:
+        ValueError: this node's batch is not as planned.
+        NodeError: on all nodes; ranks of a pipeline have different samples.
+    """
+    leaves = microbatches.check(batch)
+    if grid.partitions == 1:
+        return
+    pairs = zip(leaves, microbatches.leaves, strict=True)
+    arrays = [
+        np.asarray(jax.random.key_data(x) if is_key(x) else x, None if is_key(x) else like.dtype)
+        for x, like in pairs
+    ]
+    own, session, partitions = checksum_of_all(arrays), grid.session, grid.partitions
+    found = session.all_ranks.allgather("compare the batches of a pipeline", np.array([own]))
+    of_pipelines = found.reshape(-1, partitions)
+    if (apart := np.flatnonzero(of_pipelines.min(1) != of_pipelines.max(1))).size:
+        first = int(apart[0]) * partitions
+        raise session.control.error(
+            f"{names_of(range(first, first + partitions), 1)} hold the {partitions} partitions of "
+            "one model, but were given different samples. Give the same batch to all of them; with "
+            f"jdaso.data.Loader: share=(session.node // {partitions}, "
+            f"session.num_nodes // {partitions})."
+        )
 
 
 def own_copy(array: Any) -> Any:

@@ -10,6 +10,7 @@ from mpi4py import MPI
 import jdaso
 from jdaso import pipeline
 from jdaso._jax.ffi import aligned
+from jdaso.data import Loader
 
 COMM = MPI.COMM_WORLD
 WIDTH, STEPS = 16, 3
@@ -126,3 +127,37 @@ def test_parameters_unlike_the_plans_are_refused(change, named):
         with pytest.raises(ValueError, match="state has another structure"):
             pipe.init(params, {"m": np.zeros(3)})
         session.agree("end the test", [])
+
+
+def loaded(session, **share):
+    params, batches = problem(np.float32)
+    stream = [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+    loader = Loader(tuple(stream), 12, session, shuffle=False, epochs=1, **share)
+    return params, loader
+
+
+def test_samples_that_differ_inside_a_pipeline_are_refused():
+    """A loader that is not given its share takes the nodes for replicas."""
+    with jdaso.Session(timeout_seconds=60) as session:
+        params, loader = loaded(session)
+        settings = dict(session=session, strategy="model", num_microbatches=2)
+        nodes = ", ".join(map(str, range(COMM.size)))
+        said = rf"nodes {nodes} hold .* share=\(session.node // {COMM.size}, session.num_nodes //"
+        with pytest.raises(jdaso.NodeError, match=said):
+            jdaso.fit(loss_fn, params, optax.sgd(0.1), loader, **settings)
+        params, loader = loaded(session, share=(0, 1))
+        losses = jdaso.fit(loss_fn, params, optax.sgd(0.1), loader, **settings).history
+        assert len(losses) == 2 and np.isfinite(losses).all()
+
+
+def test_samples_of_an_evaluation_that_differ_inside_a_pipeline_are_refused():
+    params, batches = problem(np.float32)
+    with jdaso.Session(timeout_seconds=60) as session:
+        plan = pipeline.partition(
+            loss_fn, params, batches[0], num_partitions=COMM.size, num_microbatches=2
+        )
+        pipe = pipeline.Pipeline(plan, optax.sgd(0.1), session=session)
+        state = pipe.init(params)
+        pipe.evaluate(state, batches[0])
+        with pytest.raises(jdaso.NodeError, match="different samples"):
+            pipe.evaluate(state, jax.tree.map(lambda x: x[:6], batches[session.node % 2]))
