@@ -218,6 +218,13 @@ class Loader:
         self._stop()
         self._position = step * self.batch_size
 
+    def skip_batches(self, count: int) -> None:
+        """Moves over the next batches without reading them."""
+        if count < 0:
+            raise ValueError(f"count must be at least 0, got {count}. To go back, use seek.")
+        self._stop()
+        self._position += count * self.batch_size
+
     def close(self) -> None:
         """Ends the threads; the session calls this at its end if nothing else did."""
         self._closed = True

@@ -30,11 +30,11 @@ STRATEGIES = ("data", "model", "hybrid")
 
 
 @runtime_checkable
-class Seekable(Protocol):
-    """Data that can move to the batch of a step without reading the earlier ones."""
+class Skips(Protocol):
+    """Data that can move over batches without reading them."""
 
-    def seek(self, step: int) -> None:
-        """Moves to the batch of `step`; steps are counted from 0."""
+    def skip_batches(self, count: int) -> None:
+        """Moves over the next batches."""
         ...
 
 
@@ -108,8 +108,8 @@ def fit(
         remat: whether to recompute activations in the backward pass.
         settings: further arguments of `jdaso.daso` or `jdaso.synchronous`.
         folder: for `jdaso.checkpoint.Checkpoints`, one for each `fit` of a session. A restarted run
-            continues from the newest one and skips the batches that it has seen;
-            `jdaso.data.Loader` skips them without reading. None saves nothing.
+            continues from the newest one and skips the batches that it has seen, counted from
+            where `data` is now; `jdaso.data.Loader` skips them without reading. None saves nothing.
         every_steps: steps between saves.
         on_step: called after each step with its number, its loss and auxiliary output, the pipeline
             and its state, for calls like ``pipeline.evaluate(state, batch)``.
@@ -184,8 +184,8 @@ def fit(
                     checkpoints = Checkpoints(folder, pipeline, every_steps=every_steps)
                     position, begin = checkpoints.restore(position)
                 batches.begin()
-                if begin and isinstance(data, Seekable):
-                    data.seek(begin)
+                if begin and isinstance(data, Skips):
+                    data.skip_batches(begin - number - 1)
                     numbered, made = enumerate(data, begin), begin
                     continue
             if number < begin:
