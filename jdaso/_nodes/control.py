@@ -66,7 +66,7 @@ class Control:
         self.survives = False
         self._turn = Turn()
         self._errors: dict[str, Exception] = {}
-        self._copies: list[Any] = []  # communicators given out by `duplicate`
+        self._copies: list[Any] = []  # communicators given out by `duplicate` and `split`
         if topology.num_ranks > 1:
             try:
                 self._group = Group(self._duplicate(topology.comm), self.ranks)
@@ -95,7 +95,6 @@ class Control:
         found.ranks = ranks
         comm = self.split(self._group.comm, ranks.start, self.topology.rank)
         found._group = Group(comm, range(len(ranks)))
-        self._copies.append(comm)
         return found
 
     @property
@@ -178,15 +177,22 @@ class Control:
         self.known.survive(self.survives)
 
     def duplicate(self) -> Group:
-        """A communicator for one more user, freed with the session. Collective."""
+        """A communicator for one more user, freed with the session or by `release`. Collective."""
         comm = self._together(lambda: self._duplicate(self._group.comm))
         self._copies.append(comm)
         return Group(comm, self._group.living)
 
+    def release(self, comm: Any) -> None:
+        """Frees a communicator of `duplicate` or `split`, with nothing in flight. Collective."""
+        self.agree("free a communicator", [])
+        self._copies.remove(comm)
+        comm.Free()
+
     def split(self, comm: Any, color: int, key: int) -> Any:
         """A communicator of the nodes that give the same color, in the order of `key`. Collective.
 
-        MPI has only a blocking call for this, so a thread makes it.
+        The communicator is freed with the session, or by `release`. MPI has only a blocking call
+        for this, so a thread makes it.
 
         On failure: see above, and the job ends with this process: the thread is still inside MPI.
         """
@@ -199,7 +205,9 @@ class Control:
             end_job()
             raise
         with self.explained():
-            return call.result()
+            comm = call.result()
+        self._copies.append(comm)
+        return Group(comm, range(comm.Get_size())).comm
 
     def _duplicate(self, comm: Any) -> Any:
         copy, request = comm.Idup()

@@ -63,13 +63,17 @@ class Mail:
     Args:
         control: the nodes, which all create their `Mail` together.
         record: called with the step and the start of each wait that has ended.
+        alone: whether no node sends to another.
     """
 
-    def __init__(self, control: Control, record: Callable[[int, float], Any]):
+    def __init__(
+        self, control: Control, record: Callable[[int, float], Any], *, alone: bool = False
+    ):
         self._control, self._record = control, record
         # The usual wait is measured anew for each: a pipeline's first waits are for compilers.
         self._kind = f"message of mail {next(_numbers)}"
-        self._comm: Any = None if control.alone else control.duplicate().comm
+        alone |= control.alone
+        self._comm: Any = None if alone else control.duplicate().comm
         self._lock = threading.Lock()  # guards everything below
         self._outbox: deque[_Going] = deque()
         self._sending: list[tuple[Any, Any]] = []  # requests, with the arrays they send
@@ -201,6 +205,12 @@ class Mail:
         self._closed = True
         self._busy.set()
         self._thread.join(timeout=2.0)
+
+    def free(self) -> None:
+        """Closes, and frees the communicator; all nodes call this together."""
+        self.close()
+        if self._comm is not None:
+            self._control.release(self._comm)
 
 
 def _is_ready(array: Any) -> bool:

@@ -213,6 +213,7 @@ def fit(
         states = mean(states, replicas) if jax.tree.leaves(states) else states
     whole = pipeline.gather(own)
     states = None if state is None else pipeline.gather_state(states)
+    pipeline.close()
     return FitResult(whole, position.opt_state, states, history)
 
 

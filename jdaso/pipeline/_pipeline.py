@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from .._jax.host_call import steps_called
 from .._jax.types import PyTree
 from .._nodes.mail import Mail
+from .._nodes.own_work import await_own_work
 from .._optimizers.daso import daso
 from .._optimizers.synchronous import synchronous
 from .._rules.phases import Phases
@@ -24,9 +26,11 @@ from ._plan.measured import example
 from ._plan.plan import Plan
 from ._run.compiled import WIRES
 from ._run.follow import follow
-from ._run.given import own_copy, require_alike, require_common
+from ._run.gatherer import Gatherer
+from ._run.given import require_alike, require_common
 from ._run.grid import Grid
 from ._run.nonempty import NonEmpty
+from ._run.own_devices import OwnDevices
 from ._run.place import RankPlace
 from ._run.run import BatchRun, StepResult
 from ._run.work import StageWork
@@ -90,15 +94,20 @@ class Pipeline:
         facts = [("the plan", plan.digest()), ("schedule", schedule), ("wire", wire)]
         session.agree("make a pipeline", [*facts, ("remat", str(remat))])
         record = partial(session.timeline.record, "wait", lane="messages")
-        self._mail = Mail(session.control, record)
+        self._mail = Mail(session.control, record, alone=plan.num_partitions == 1)
         session.hooks.on_close(self._mail.close)
         self.replicas = self.grid.replicas()
-        self._wire, self._steps = wire, 0
+        self._wire, self._steps, self._closed = wire, 0, False
+        self._last: Any = None
         rank = self.grid.partition
-        self._place = RankPlace(rank, self.grid.address, self._put, self._put_samples)
+        self._devices = OwnDevices(session)
+        self._place = RankPlace(
+            rank, self.grid.address, self._devices.put, self._devices.put_samples
+        )
         self._work = StageWork(plan, rank, wire, remat=remat)
         self._evaluations: dict[Any, StageWork] = {}
-        inner = WholeOptimizer(optimizer, plan.holding, rank, self.grid.gatherer()).transformation
+        self._gather = Gatherer(self.grid)
+        inner = WholeOptimizer(optimizer, plan.holding, rank, self._gather).transformation
         common = dict(settings or {}, session=self.replicas)
         if phases is None:
             self._tx = synchronous(inner, **common)
@@ -129,10 +138,13 @@ class Pipeline:
         require_alike("params", self.plan.holding.whole_structs(), params)
         require_alike("state", self.plan.state, state)
         mine = self.plan.holding.own(jax.tree.leaves(params), self._place.rank)
-        mine = jax.tree.map(self._put_copy, mine)
+        mine = jax.tree.map(self._devices.put_copy, mine)
         leaves, tree = jax.tree.flatten(state)
         held = self._work.states_held
-        kept = [self._put_copy(x if k in held else x.reshape(-1)[:0]) for k, x in enumerate(leaves)]
+        kept = [
+            self._devices.put_copy(x if k in held else x.reshape(-1)[:0])
+            for k, x in enumerate(leaves)
+        ]
         self._compile()
         return PipelineState(mine, self._tx.init(mine), jax.tree.unflatten(tree, kept))
 
@@ -149,7 +161,7 @@ class Pipeline:
                 pipeline were given different samples. While replicas are averaged, the error
                 is, as everywhere, a `jax.errors.JaxRuntimeError` or a ValueError with its text.
         """
-        self.session.require_usable()
+        self._require_open()
         if not self._steps:
             require_common(self.grid, self.plan.microbatches, batch)
         self._mail.begin_step(self._steps)
@@ -160,6 +172,8 @@ class Pipeline:
         loss = jnp.asarray(result.loss, jnp.float32)
         params, opt_state = self._update((state.params, state.opt_state), (grads, loss))
         self._steps += 1
+        results = [x for x in jax.tree.leaves((params, opt_state)) if x.size]
+        self._last = min(results, key=np.size, default=None)  # `close` waits for it
         return PipelineState(params, opt_state, run.state()), result
 
     def evaluate(
@@ -178,7 +192,7 @@ class Pipeline:
             NodeError: the nodes gave batches of different shapes; at the first batch of a shape
                 also: ranks of a pipeline were given different samples.
         """
-        self.session.require_usable()
+        self._require_open()
         function = loss_fn or self.plan.loss_fn
         leaves, tree = jax.tree.flatten(batch)
         key = function, tree, tuple((np.shape(x), str(jnp.result_type(x))) for x in leaves)
@@ -194,6 +208,35 @@ class Pipeline:
         run.follow([Action(False, stage, m) for m in microbatches for stage in own])
         return run.result()
 
+    def close(self) -> None:
+        """Ends the pipeline's messages and frees its communicators; all nodes call this together.
+
+        A ``with`` block calls this at its end. Otherwise both last as long as the session: MPI has
+        some thousand communicators, of which a pipeline takes two.
+        """
+        if self._closed or self.session.closed:
+            return
+        self.session.require_usable()
+        self._closed = True
+        control, steps = self.session.control, steps_called(self.session.devices)
+        await_own_work(control, steps, "the steps of a pipeline that it closes")
+        self.session.agree("close a pipeline", [])
+        self._mail.free()
+        self._gather.free()
+        self.session.hooks.forget_close(self._mail.close)
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if kind is None:  # after an error the session ends what is left
+            self.close()
+
+    def _require_open(self) -> None:
+        self.session.require_usable()
+        if self._closed:
+            raise RuntimeError("This pipeline was closed. Make another one of the same plan.")
+
     @property
     def parts(self) -> Partitions:
         """The parts in which `jdaso.checkpoint` saves and reads the states."""
@@ -201,6 +244,7 @@ class Pipeline:
 
     def gather(self, params: PyTree) -> PyTree:
         """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it."""
+        self._require_open()
         holding, mail, tags = self.plan.holding, self._mail, self._work.tags
         rank, ranks = self._place.rank, range(self.plan.num_partitions)
         units = {k: np.asarray(x) for k, x in holding.split(params, rank).items()}
@@ -218,6 +262,7 @@ class Pipeline:
 
     def gather_state(self, state: PyTree) -> PyTree:
         """Returns the model's whole state, as NumPy, from `PipelineState.state`."""
+        self._require_open()
         leaves, tree = jax.tree.flatten(state)
         mail, rank, tags = self._mail, self._place.rank, self._work.tags
         structs = jax.tree.leaves(self.plan.state)
@@ -248,33 +293,14 @@ class Pipeline:
             for compiled in stages.values():
 
                 def make(struct: jax.ShapeDtypeStruct, size: int = size) -> Any:
-                    return self._put_samples(example(struct), size)
+                    return self._devices.put_samples(example(struct), size)
 
                 pieces, *rest = compiled.arguments(make)
-                pieces = [self._put(piece) for piece in pieces]
+                pieces = [self._devices.put(piece) for piece in pieces]
                 *_, residuals = compiled.forward(pieces, *rest)
                 if compiled.has_backward:
                     cotangents = compiled.cotangents(make)
                     sums = self._work.sum_structs(compiled)
-                    sums = [self._put(example(struct)) for struct in sums]
+                    sums = [self._devices.put(example(struct)) for struct in sums]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
-
-    def _put(self, tree: Any) -> Any:
-        """Puts arrays on this node's devices, the same on each."""
-        if len(self.session.devices) == 1:
-            return jax.device_put(tree, self.session.devices[0])
-        return jax.device_put(tree, self._sharding(jax.sharding.PartitionSpec()))
-
-    def _put_copy(self, array: Any) -> jax.Array:
-        return self._put(own_copy(array))
-
-    def _put_samples(self, array: Any, size: int) -> jax.Array:
-        """Puts an array on this node's devices, its samples shared out if possible."""
-        devices, shape = len(self.session.devices), np.shape(array)
-        if devices == 1 or not shape or shape[0] != size or size % devices:
-            return self._put(array)
-        return jax.device_put(array, self._sharding(jax.sharding.PartitionSpec("local")))
-
-    def _sharding(self, spec: jax.sharding.PartitionSpec) -> jax.sharding.Sharding:
-        return jax.sharding.NamedSharding(self.session.mesh, spec)

@@ -171,12 +171,11 @@ class Evaluation:
         dtypes = [np.dtype(want.here.dtype) for want in wanted]
         shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
         who, how = [sorted(want.holders) for want in wanted], [want.how for want in wanted]
-        mine = [want.here if self.rank in want.holders else None for want in wanted]
+        mine = [k for k, want in enumerate(wanted) if self.rank in want.holders]
 
         def call(turn: np.ndarray, *here: np.ndarray) -> list[np.ndarray]:
-            known, words = iter(here), np.zeros(len(mine), np.float64)  # holds float32 and int32
-            for k, x in enumerate(mine):
-                words[k] = 0.0 if x is None else float(next(known))
+            words = np.zeros(len(who), np.float64)  # holds float32 and int32
+            words[mine] = [float(x) for x in here]
             everyone = self.gather(words)
             numbers = [
                 np.asarray(how[k](everyone[who[k], k].astype(dtype), axis=0), dtype)
@@ -185,8 +184,10 @@ class Evaluation:
             return [np.asarray(turn + 1, np.int32), *numbers]
 
         shapes = [jax.ShapeDtypeStruct((), np.int32), *shapes]
-        here = (x for x in mine if x is not None)
-        self.turn, *values = host_call(call, shapes, jnp.int32(self.turn), *here)
+        here = (wanted[k].here for k in mine)
+        self.turn, *values = host_call(
+            call, shapes, jnp.int32(self.turn), *here, holder=self.gather
+        )
         return values
 
 

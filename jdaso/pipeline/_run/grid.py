@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
-import numpy as np
-
-from ..._mpi.requests import byte, finish
-from ..._nodes.heartbeat import CALLS
 from ..._nodes.mail import Address
-from ..._nodes.wait import Wait
 from ..._session import Session
 
 
@@ -71,30 +65,6 @@ class Grid:
     def address(self, partition: int, tag: int) -> Address:
         """Returns the address of a message from or to another rank of this node's pipeline."""
         return Address(self.replica * self.partitions + partition, tag)
-
-    def gatherer(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns a function that gathers an array from each rank: ``[partitions, ...]``.
-
-        The function may be called from any thread, but all ranks must call it in the same order.
-        """
-        session = self.session
-        if self.partitions == 1:
-            return lambda array: array[None]
-        comm = session.control.duplicate().comm
-        comm = session.control.split(comm, self.replica, self.partition)
-        nodes = [self.replica * self.partitions + k for k in range(self.partitions)]
-        doing = "waits for sums over all partitions"
-
-        def gather(array: np.ndarray) -> np.ndarray:
-            out = np.empty((self.partitions, *array.shape), array.dtype)
-            request = comm.Iallgather([array, byte()], [out, byte()])
-            about = session.control.known, "sum over partitions", doing
-            wait = Wait(*about, call=0, column=CALLS, nodes=nodes)
-            with session.control.explained():
-                finish(request, wait.check, array, out, most_pause=2e-4)
-            return out
-
-        return gather
 
     def replicas(self) -> Session:
         """Returns a session of the nodes that hold this partition; it closes with the grid's."""

@@ -8,6 +8,7 @@ from played import LIMIT_SECONDS, PROMPTLY_SECONDS, Members, play
 from jdaso._mpi import requests
 from jdaso._nodes.mail import Address, Mail
 from jdaso._session.replicas import Replicas
+from jdaso.pipeline._run.gatherer import Gatherer
 from jdaso.pipeline._run.grid import Grid
 
 
@@ -134,7 +135,7 @@ def test_a_sum_over_partitions_that_loses_one_names_it(monkeypatch):
         session = Members(
             control=node.control, num_nodes=2, node=node.number, topology=node.topology
         )
-        gather = Grid(session, 2).gatherer()
+        gather = Gatherer(Grid(session, 2))
         gather(np.ones(3))
         if node.number == 0:
             world.clock.forever()
@@ -164,7 +165,7 @@ def test_what_was_sent_is_not_gone_before_it_was_taken():
     assert play(world, program)[0].result > 3.0
 
 
-@pytest.mark.parametrize("use", ["gatherer", "replicas"])
+@pytest.mark.parametrize("use", [Gatherer, Grid.replicas])
 def test_one_that_dies_as_the_grid_is_split_is_named(use):
     """MPI's only call for this blocks, and nothing ends it if a node is missing."""
     world = World(4)
@@ -180,7 +181,7 @@ def test_one_that_dies_as_the_grid_is_split_is_named(use):
             engine="mpi4py",
             timeout_seconds=LIMIT_SECONDS,
         )
-        return getattr(Grid(session, 2), use)()
+        return use(Grid(session, 2))
 
     outcomes = play(world, program)
     assert outcomes[1].fate == "died"

@@ -1,0 +1,80 @@
+"""A pipeline's threads and communicators end with it, in the middle of a session."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from mpi4py import MPI
+
+import jdaso
+from jdaso import pipeline
+from jdaso._jax.ffi import functions
+from jdaso.pipeline._run.grid import Grid
+
+SIZE = MPI.COMM_WORLD.size
+pytestmark = [
+    pytest.mark.two_nodes,
+    pytest.mark.skipif(SIZE not in (2, 3), reason="2 or 3 partitions"),
+]
+PARAMS = {"w": [np.eye(4, dtype=np.float32)] * 4}
+BATCH = np.ones((4, 4), np.float32)
+
+
+def loss_fn(params, batch):
+    for w in params["w"]:
+        batch = jnp.tanh(batch @ w)
+    return jnp.mean(batch**2)
+
+
+@pytest.fixture
+def session():
+    with jdaso.Session(timeout_seconds=60) as session:
+        Grid.of(session, SIZE).replicas()  # the session of a partition's replicas stays for others
+        yield session
+
+
+def made(session):
+    plan = pipeline.partition(loss_fn, PARAMS, BATCH, num_partitions=SIZE, num_microbatches=2)
+    # The optimizer's norm is of all partitions: the compiled step calls the host.
+    tx = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
+    return pipeline.Pipeline(plan, tx, session=session)
+
+
+def held(session):
+    """What a process has for pipelines, with the bodies of the functions that steps call."""
+    threads = [x.name for x in threading.enumerate()].count("jdaso-mail")
+    calls = sum(not isinstance(x, Exception) for x in functions._functions.values())
+    return threads, len(session.control._copies), len(session.hooks.closers), calls
+
+
+def test_a_closed_pipeline_leaves_nothing(session):
+    before = held(session)
+    for _ in range(3):
+        with made(session) as pipe:
+            start = pipe.init(PARAMS)
+            pipe.step(start, BATCH)  # may still run
+        assert held(session) == before
+    with pytest.raises(RuntimeError, match="This pipeline was closed"):
+        pipe.step(start, BATCH)
+    pipe.close()
+
+
+def test_fit_closes_its_pipeline(session):
+    settings = dict(session=session, strategy="model", num_microbatches=2)
+    before, pipes = held(session), []
+    for _ in range(2):
+        result = jdaso.fit(
+            loss_fn,
+            PARAMS,
+            optax.sgd(0.1),
+            [BATCH],
+            on_step=lambda number, result, pipe, state: pipes.append((pipe, state)),
+            **settings,
+        )
+        assert held(session) == before
+    assert jax.tree.all(jax.tree.map(np.isfinite, result.history))
+    with pytest.raises(RuntimeError, match="This pipeline was closed"):
+        pipes[0][0].evaluate(pipes[0][1], BATCH)
