@@ -25,7 +25,7 @@ from ._parts import Partitions
 from ._plan.measured import example
 from ._plan.plan import Plan
 from ._run.compiled import WIRES
-from ._run.follow import follow
+from ._run.evaluations import Evaluations
 from ._run.gatherer import Gatherer
 from ._run.given import require_alike, require_common
 from ._run.grid import Grid
@@ -97,7 +97,7 @@ class Pipeline:
         self._mail = Mail(session.control, record, alone=plan.num_partitions == 1)
         session.hooks.on_close(self._mail.close)
         self.replicas = self.grid.replicas()
-        self._wire, self._steps, self._closed = wire, 0, False
+        self._steps, self._closed = 0, False
         self._last: Any = None
         rank = self.grid.partition
         self._devices = OwnDevices(session)
@@ -105,7 +105,7 @@ class Pipeline:
             rank, self.grid.address, self._devices.put, self._devices.put_samples
         )
         self._work = StageWork(plan, rank, wire, remat=remat)
-        self._evaluations: dict[Any, StageWork] = {}
+        self._evaluations = Evaluations(plan, self.grid, wire)
         self._gather = Gatherer(self.grid)
         inner = WholeOptimizer(optimizer, plan.holding, rank, self._gather).transformation
         common = dict(settings or {}, session=self.replicas)
@@ -186,23 +186,15 @@ class Pipeline:
             batch: any number of samples, equally many on all nodes; the same on all ranks of a
                 pipeline.
             loss_fn: another function of the same parameters (and state), such as the model without
-                dropout; if None, the plan's own.
+                dropout; if None, the plan's own. The programs of the last 8 functions and shapes
+                are kept: give the same function again, not a new lambda.
 
         Raises:
             NodeError: the nodes gave batches of different shapes; at the first batch of a shape
                 also: ranks of a pipeline were given different samples.
         """
         self._require_open()
-        function = loss_fn or self.plan.loss_fn
-        leaves, tree = jax.tree.flatten(batch)
-        key = function, tree, tuple((np.shape(x), str(jnp.result_type(x))) for x in leaves)
-        self.session.agree("evaluate a pipeline", [("the shapes of the batch", str(key[1:]))])
-        if key not in self._evaluations:
-            plan = follow(self.plan, function, self.plan.holding.whole_structs(), batch)
-            self.session.agree("evaluate a pipeline", [("the plan", plan.digest())])
-            require_common(self.grid, plan.microbatches, batch)
-            self._evaluations[key] = StageWork(plan, self._place.rank, self._wire, train=False)
-        work = self._evaluations[key]
+        work = self._evaluations.of(loss_fn or self.plan.loss_fn, batch)
         microbatches, own = range(work.plan.num_microbatches), sorted(work.stages)
         run = BatchRun(work, self._mail, self._place, state.params, state.state, batch)
         run.follow([Action(False, stage, m) for m in microbatches for stage in own])
