@@ -131,7 +131,6 @@ class Loader:
         self._ahead: Ahead | None = None
         self._closed = False
         self.waited_seconds = 0.0
-        session.hooks.on_close(self._on_closing)
 
     def __len__(self) -> int:
         """The number of batches from the start to the end.
@@ -149,12 +148,11 @@ class Loader:
 
     def __next__(self) -> PyTree:
         """Returns the next batch, on the devices."""
-        if self._closed:
+        if self._closed or self._session.closed:
             raise RuntimeError(
                 "This loader was closed, perhaps with its session. Make another one."
             )
         if self._steps_left() < 1:
-            self._stop()
             raise StopIteration
         if self._ahead is None:
             self._ahead = self._read_ahead()
@@ -173,6 +171,8 @@ class Loader:
         finally:
             self.waited_seconds += time.perf_counter() - begin
         self._position += self.batch_size
+        if self._steps_left() < 1:
+            self._stop()
         return batch
 
     @property
@@ -229,7 +229,6 @@ class Loader:
         """Ends the threads; the session calls this at its end if nothing else did."""
         self._closed = True
         self._stop()
-        self._session.hooks.forget_close(self._on_closing)
 
     def _on_closing(self, after_error: bool) -> None:
         self.close()
@@ -261,15 +260,20 @@ class Loader:
         return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
 
     def _read_ahead(self) -> Ahead:
-        """Starts to read this node's batches from the position on."""
+        """Starts to read this node's batches from the position on.
+
+        Only while threads read does the session hold the loader, and with it the source.
+        """
         start, size = self._position, self.batch_size
-        return Ahead(
+        ahead = Ahead(
             lambda k: self._read(start + k * size),
             self._put,
             self._steps_left(),
             self._workers,
             self._prefetch,
         )
+        self._session.hooks.on_close(self._on_closing)
+        return ahead
 
     def _read(self, position: int) -> PyTree:
         """Reads this rank's part of the batch that begins at `position`."""
@@ -343,6 +347,7 @@ class Loader:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+            self._session.hooks.forget_close(self._on_closing)
 
 
 def _own_part(devices: Sequence[Any]) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """A loader's batches: the stream of its order, shared out, across stops and restarts."""
 
+import gc
 import itertools
 import os
 import statistics
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -358,6 +360,31 @@ def test_loaders_that_are_closed_are_let_go(session):
     for _ in range(3):
         Loader(np.arange(8), 4, session).close()
     assert len(session.hooks.closers) == before
+
+
+@pytest.mark.parametrize("end", ["taken", "asked for more", "closed", "never begun"])
+def test_a_finished_loader_and_its_source_are_let_go(session, end):
+    source = Arrays(np.arange(8))
+    loader = Loader(source, 4, session, epochs=1)
+    alive = weakref.ref(loader), weakref.ref(source)
+    if end != "never begun":
+        assert len(list(itertools.islice(loader, 2))) == 2
+    if end == "asked for more":
+        assert list(loader) == []
+    if end == "closed":
+        loader.close()
+    del loader, source
+    gc.collect()
+    assert [x() for x in alive] == [None, None]
+
+
+def test_a_loader_ends_with_its_session():
+    with jdaso.Session() as session:
+        loaders = [Loader(np.arange(8), 4, session) for _ in range(2)]
+        next(loaders[0])
+    for loader in loaders:
+        with pytest.raises(RuntimeError, match="was closed, perhaps with its session"):
+            next(loader)
 
 
 def test_a_seed_of_numpy_is_the_same_seed(session):
