@@ -81,7 +81,7 @@ class Mail:
         self._broken: Exception | None = None
         self._busy, self._closed = threading.Event(), False
         self._asks = False  # whether the program waits, and polls MPI itself
-        self.step, self._longest_seconds = 0, 0.0
+        self.step, self._begun, self._longest_seconds = 0, 0, 0.0
         self.waited_seconds = 0.0
         self.bytes_sent = 0
         if self._comm is not None:
@@ -95,8 +95,9 @@ class Mail:
         takes to fill, and all others are short. The first step's waits, for compilers, are not
         counted.
         """
-        if self.step > 0:
+        if self._begun > 1:
             self._control.known.patience.note(self._kind, self._longest_seconds)
+        self._begun += 1
         self.step, self._longest_seconds = step, 0.0
 
     def send(self, address: Address, array: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from .._launch.paths import shown
@@ -43,12 +44,19 @@ class Partitions:
         holding: the rows that each partition holds.
         grid: the nodes, as partitions and replicas.
         replicas: those that hold this node's partition.
+        goes_on_at: called with the number of updates of a state from which a run continues.
     """
 
-    def __init__(self, holding: Holding, grid: Grid, replicas: Session):
+    def __init__(
+        self,
+        holding: Holding,
+        grid: Grid,
+        replicas: Session,
+        goes_on_at: Callable[[int], None] = lambda step: None,
+    ):
         self.session, self.savers = grid.session, replicas
         self.several = grid.partitions > 1
-        self._holding, self._grid = holding, grid
+        self._holding, self._grid, self._goes_on_at = holding, grid, goes_on_at
 
     def prepare(self, root: Path) -> Path:
         """Writes `holding.json`; removes remains of runs with other numbers of partitions.
@@ -98,6 +106,11 @@ class Partitions:
 
     def restore(self, root: Path, save: Save, like: PipelineState) -> PipelineState:
         """Restores this rank's part, or its rows of the parts of another number of partitions."""
+        state = self._restored(root, save, like)
+        self._goes_on_at(save.step)
+        return state
+
+    def _restored(self, root: Path, save: Save, like: PipelineState) -> PipelineState:
         own = _folder(root, self._grid.partitions)
         if save.name == own.name:
             folder = own / str(self._grid.partition)

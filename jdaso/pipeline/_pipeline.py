@@ -97,7 +97,7 @@ class Pipeline:
         self._mail = Mail(session.control, record, alone=plan.num_partitions == 1)
         session.hooks.on_close(self._mail.close)
         self.replicas = self.grid.replicas()
-        self._steps, self._closed = 0, False
+        self._steps, self._compared, self._closed = 0, False, False
         self._last: Any = None
         rank = self.grid.partition
         self._devices = OwnDevices(session)
@@ -162,8 +162,9 @@ class Pipeline:
                 is, as everywhere, a `jax.errors.JaxRuntimeError` or a ValueError with its text.
         """
         self._require_open()
-        if not self._steps:
+        if not self._compared:
             require_common(self.grid, self.plan.microbatches, batch)
+            self._compared = True
         self._mail.begin_step(self._steps)
         run = BatchRun(self._work, self._mail, self._place, state.params, state.state, batch)
         run.follow(self.schedule.order[self._place.rank])
@@ -203,8 +204,8 @@ class Pipeline:
     def close(self) -> None:
         """Ends the pipeline's messages and frees its communicators; all nodes call this together.
 
-        A ``with`` block calls this at its end. Otherwise both last as long as the session: MPI has
-        some thousand communicators, of which a pipeline takes two.
+        A ``with`` block calls this. Otherwise both last as long as the session: MPI has some
+        thousand communicators, and a pipeline takes two.
         """
         if self._closed or self.session.closed:
             return
@@ -232,7 +233,10 @@ class Pipeline:
     @property
     def parts(self) -> Partitions:
         """The parts in which `jdaso.checkpoint` saves and reads the states."""
-        return Partitions(self.plan.holding, self.grid, self.replicas)
+        return Partitions(self.plan.holding, self.grid, self.replicas, self._go_on_at)
+
+    def _go_on_at(self, step: int) -> None:
+        self._steps = step  # messages name it
 
     def gather(self, params: PyTree) -> PyTree:
         """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it."""
