@@ -140,6 +140,7 @@ class Pipeline:
         mine = self.plan.holding.own(jax.tree.leaves(params), self._place.rank)
         mine = jax.tree.map(self._devices.put_copy, mine)
         leaves, tree = jax.tree.flatten(state)
+        leaves = [x if isinstance(x, jax.Array) else np.asarray(x) for x in leaves]
         held = self._work.states_held
         kept = [
             self._devices.put_copy(x if k in held else x.reshape(-1)[:0])

@@ -14,7 +14,7 @@ import optax
 from ..._jax.types import PyTree
 from ..._session import Session
 from .cost import Cost, Costs
-from .equations import REMAT, is_key
+from .equations import REMAT
 from .holding import Holding
 from .line import Line, line_of
 from .measured import measured_costs
@@ -25,6 +25,7 @@ from .program import Program
 from .search import CutError, best_cuts
 from .stage import stages_of
 from .stages import SizedPlan, alike
+from .state import state_structs
 from .trace import trace
 
 _IMBALANCE = 1.1
@@ -174,12 +175,7 @@ def _partition(
     costs = Costs()
     parts: dict[int, SizedPlan] = {}
     cuts: list[int] | None = None
-    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-    if any(is_key(leaf) for leaf in jax.tree.leaves(structs)):
-        raise TypeError(
-            "A model's state must be numbers, got keys of jax.random. Put keys into the batch, as "
-            "for dropout."
-        )
+    structs = state_structs(state)
     aux = line = entered = None
     states = len(jax.tree.leaves(structs))
     for size in sorted(set(microbatches.sizes), reverse=True):
@@ -212,9 +208,10 @@ def _partition(
 
 def _check_params(params: PyTree) -> None:
     for path, leaf in jax.tree.leaves_with_path(params):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(
-                f"Parameters must be floating-point arrays, got {leaf.dtype} at "
+                f"Parameters must be floating-point arrays, got {dtype or type(leaf).__name__} at "
                 f"{jax.tree_util.keystr(path)}. Put untrained arrays into the batch, or close over "
                 "them."
             )

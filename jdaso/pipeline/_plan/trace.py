@@ -14,6 +14,7 @@ from ..._jax.axes import new_var
 from ..._jax.types import PyTree
 from .equations import REMAT, Atom, jaxpr_of, new_like, struct_of
 from .program import Program, RowRange
+from .state import check_state
 
 _ENTERED = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
 """Calls that are nothing but their equations, and the parameter that holds these."""
@@ -214,7 +215,7 @@ def trace(
     loss: Any
     loss, aux = out if isinstance(out, tuple) and len(out) == 2 else (out, None)
     if state is not None:
-        aux = _check_state(state, aux)
+        aux = check_state(state, aux)
     if jax.tree.structure(loss) != jax.tree.structure(0) or loss.shape != ():
         given = jax.tree.map(lambda x: x.shape, loss)
         raise TypeError(
@@ -255,24 +256,3 @@ def trace(
         {at: scan for at, scan in scans.items() if scan is not None},
     )
     return program, jax.tree.structure(aux) if aux is not None else None
-
-
-def _check_state(state: PyTree, given: Any) -> Any:
-    """Checks the new state; returns the auxiliary output that came with it."""
-    if not (isinstance(given, tuple) and len(given) == 2):
-        raise TypeError(
-            "With a state loss_fn must return (loss, (state, aux)); aux may be None. Got "
-            f"{jax.tree.structure(given)} beside the loss."
-        )
-
-    def kinds(tree: PyTree) -> Any:
-        leaves, structure = jax.tree.flatten(tree)
-        return structure, [(tuple(leaf.shape), str(leaf.dtype)) for leaf in leaves]
-
-    if kinds(state) != kinds(given[0]):
-        raise TypeError(
-            "loss_fn must return a state like the one it takes, got "
-            f"{jax.tree.map(lambda x: x.shape, given[0])} for "
-            f"{jax.tree.map(lambda x: x.shape, state)}."
-        )
-    return given[1]
