@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import optax
 
-from .._exchange.collectives import mean
+from .._exchange.collectives import broadcast, mean
 from .._jax.types import PyTree
 from .._optimizers.finalize import finalize
 from .._rules.phases import Phases
@@ -43,7 +43,8 @@ class FitResult(NamedTuple):
 
     params: PyTree  # the whole tree, the same on all nodes, as NumPy arrays
     opt_state: optax.OptState  # for the parameters that this node holds
-    state: PyTree  # the model's whole state, averaged over replicas; None if the model has none
+    # The model's whole state: floats averaged over replicas, others the first replica's; or None.
+    state: PyTree
     history: np.ndarray  # float32 [steps made]: the loss of each step, averaged over replicas
 
 
@@ -210,7 +211,8 @@ def fit(
         if phases is not None:
             own = finalize(own, position.opt_state, replicas)
         history = np.asarray(mean(jax.numpy.asarray(history), replicas))
-        states = mean(states, replicas) if jax.tree.leaves(states) else states
+        if jax.tree.leaves(states):
+            states = broadcast(mean(states, replicas), replicas)  # integers have no mean
     whole = pipeline.gather(own)
     states = None if state is None else pipeline.gather_state(states)
     pipeline.close()

@@ -161,3 +161,25 @@ def test_samples_of_an_evaluation_that_differ_inside_a_pipeline_are_refused():
         pipe.evaluate(state, batches[0])
         with pytest.raises(jdaso.NodeError, match="different samples"):
             pipe.evaluate(state, jax.tree.map(lambda x: x[:6], batches[session.node % 2]))
+
+
+def test_the_whole_numbers_of_a_state_are_the_same_on_all_nodes():
+    """Replicas count different samples; the result has the mean of floats, node 0's integers."""
+
+    def counts(params, state, batch):
+        x = batch @ params["tied"]
+        new = {"seen": state["seen"] + (batch > 0).sum(), "mean": state["mean"] + batch.mean()}
+        return jnp.mean(x**2), (new, None)
+
+    batches = [np.random.default_rng(n).normal(n, size=(4, WIDTH)) for n in range(COMM.size)]
+    with jdaso.Session(timeout_seconds=60) as session:
+        found = jdaso.fit(
+            counts,
+            {"tied": np.eye(WIDTH, dtype=np.float32)},
+            optax.sgd(0.1),
+            [batches[session.node].astype(np.float32)],
+            session=session,
+            state={"seen": np.int32(0), "mean": np.float32(0)},
+        ).state
+    assert int(found["seen"]) == (batches[0] > 0).sum() != (batches[1] > 0).sum()
+    np.testing.assert_allclose(found["mean"], np.mean(batches), rtol=1e-5)
