@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from .._launch.paths import shown
+from .._payload.layout import describe
 from ..checkpoint import CheckpointError
 from ..checkpoint._cutting import (
     BEGUN_ANEW,
@@ -44,11 +45,7 @@ def read_state(
     Raises:
         CheckpointError: a part is missing, damaged, or belongs to another model or optimizer.
     """
-    units = [
-        Unit(leaf, begin, end, tuple(users))
-        for leaf, begin, end, users in json.loads((folder / "holding.json").read_text())
-    ]
-    old = dataclasses.replace(holding, units=tuple(units), ranks=partitions)
+    old = _holding_of(folder, step, partitions, holding)
     rank = grid.partition
     here = values_of(like, shares=True)
     about = leaves_about(like._replace(state=None), holding.whole_structs(), _is_of)
@@ -102,6 +99,30 @@ def read_state(
         array = np.asarray(array, dtype)
         found.append(from_host(value, array, grid.session.mesh))
     return jax.tree.unflatten(jax.tree.structure(like), found)
+
+
+def _holding_of(folder: Path, step: int, partitions: int, here: Holding) -> Holding:
+    """Returns the holding of the ranks that saved, which must be of the same parameters."""
+    units = [
+        Unit(leaf, begin, end, tuple(users))
+        for leaf, begin, end, users in json.loads((folder / "holding.json").read_text())
+    ]
+    rows = {unit.leaf: unit.end for unit in units}  # the last one of each leaf
+    own = {unit.leaf: unit.end for unit in here.units}
+    what = "Restore it with the model that it was saved with."
+    if len(rows) > len(own):
+        raise CheckpointError(
+            f"The checkpoint of step {step} has {len(rows)} arrays of parameters, and this model "
+            f"has {len(own)}. {what}"
+        )
+    for leaf in rows:
+        if rows[leaf] != own[leaf]:
+            path = describe(here.whole_structs())[leaf].path
+            raise CheckpointError(
+                f"Parameter {path} has {rows[leaf]} rows in the checkpoint of step {step}, and "
+                f"{own[leaf]} here. {what}"
+            )
+    return dataclasses.replace(here, units=tuple(units), ranks=partitions)
 
 
 def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:

@@ -122,3 +122,25 @@ def test_what_a_killed_run_of_other_partitions_left_is_removed(pipe, tmp_path):
     Checkpoints(tmp_path, pipe, stop_signals=())
     left = [path.parent.name for path in tmp_path.glob("partitions-2/*/step_*")]
     assert left == ["1"]  # which no run of jdaso has made
+
+
+OTHERS = {
+    "one removed": ({"w": PARAMS["w"][:1]}, "2 arrays of parameters, and this model has 1"),
+    "one added": ({"w": [*PARAMS["w"], PARAMS["w"][0]]}, r"has no leaf .params\['w'\]\[2\]"),
+    "more rows": (
+        {"w": [np.ones((3, 4), np.float32), np.ones((4, 3), np.float32)]},
+        r"\['w'\]\[1\] has 3 rows in the checkpoint of step 1, and 4 here",
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_checkpoints_of_another_model_are_refused(pipe, tmp_path, other):
+    params, said = other
+    checkpoints = Checkpoints(tmp_path / "run", pipe, stop_signals=())
+    checkpoints.save(1, pipe.init(PARAMS))
+    checkpoints.wait()
+    plan = pipeline.partition(loss_fn, params, BATCH, num_partitions=1)
+    changed = pipeline.Pipeline(plan, optax.adam(1e-2), session=pipe.session)
+    with pytest.raises(CheckpointError, match=said):
+        Reader(tmp_path / "run", changed).restore(changed.init(params))
