@@ -87,6 +87,18 @@ class Folder:
             finally:
                 lock.close()
 
+    def is_unused(self) -> bool:
+        """Returns whether there is no checkpoint, not even a damaged one, and no run that saves."""
+        if self.complete() or self.unreadable():
+            return False
+        try:
+            Lock(self.path).close()
+        except FileNotFoundError:
+            pass
+        except CheckpointError:
+            return False
+        return True
+
     def sweep_own(self, node: int, last: int) -> None:
         """Removes a node's parts of saves up to number `last` that failed on another node."""
         for path in self._all():

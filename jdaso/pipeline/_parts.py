@@ -134,10 +134,12 @@ class Partitions:
         return read_state(folder, save.step, partitions, like, self._holding, self._grid)
 
     def _check_holding(self, path: Path) -> None:
-        """Writes `holding.json`; refuses a folder whose partitions hold other parameters."""
+        """Writes `holding.json`; refuses checkpoints of partitions that hold other parameters."""
         units = self._holding.units
         text = json.dumps([[unit.leaf, unit.begin, unit.end, unit.users] for unit in units])
-        if path.exists() and path.read_text() != text:
+        own = [Folder(path.parent / str(p)) for p in range(self._grid.partitions)]
+        differs = path.exists() and path.read_text() != text
+        if differs and not all(folder.is_unused() for folder in own):
             raise CheckpointError(
                 f"its checkpoints are of {self._grid.partitions} partitions that hold other "
                 "parameters than these do. Give the boundaries that they were made with "

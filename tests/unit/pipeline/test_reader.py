@@ -144,3 +144,33 @@ def test_checkpoints_of_another_model_are_refused(pipe, tmp_path, other):
     changed = pipeline.Pipeline(plan, optax.adam(1e-2), session=pipe.session)
     with pytest.raises(CheckpointError, match=said):
         Reader(tmp_path / "run", changed).restore(changed.init(params))
+
+
+def shorter(session):
+    """A pipeline that holds other parameters."""
+    params = {"w": PARAMS["w"][:1]}
+    plan = pipeline.partition(loss_fn, params, BATCH, num_partitions=1)
+    made = pipeline.Pipeline(plan, optax.adam(1e-2), session=session)
+    return made, made.init(params)
+
+
+@pytest.mark.parametrize("left", ["nothing", "a save", "a damaged save", "a run"])
+def test_a_folder_without_checkpoints_takes_other_parameters(pipe, tmp_path, left):
+    """A run that ended before its first save leaves no more than its holding."""
+    checkpoints = Checkpoints(tmp_path, pipe, stop_signals=())
+    if "save" in left:
+        checkpoints.save(1, pipe.init(PARAMS))
+        checkpoints.wait()
+    if left == "a damaged save":
+        (manifest,) = tmp_path.glob("partitions-1/0/step_*/node_0.json")
+        manifest.write_text("{")
+    if left != "a run":
+        pipe.session.close()
+    with jdaso.Session() as session:
+        other, start = shorter(session)
+        if left == "nothing":
+            state, begin = Checkpoints(tmp_path, other, stop_signals=()).restore(start)
+            assert begin == 0 and state is start
+        else:
+            with pytest.raises(CheckpointError, match="hold other parameters than these do"):
+                Checkpoints(tmp_path, other, stop_signals=())
