@@ -206,16 +206,21 @@ def _find(library: Any, name: str, file: OpenFile) -> Any:
             f"{shown(file.path)} has no data set {name!r}. Its top level holds: "
             f"{', '.join(library) or 'none'}."
         )
-    if not dataset.shape or dataset.dtype.hasobject:
+    try:
+        dtype = dataset.dtype
+    except Exception as error:
+        raise ValueError(
+            f"Data set {name!r} of {shown(file.path)} has elements that h5py cannot read: {error}. "
+            "Store numbers of a dtype of NumPy."
+        ) from error
+    if not dataset.shape or dtype.hasobject:
         raise ValueError(
             f"Data set {name!r} of {shown(file.path)} is "
-            f"{dataset.dtype}{list(dataset.shape or ())}, but samples are rows of "
+            f"{dtype}{list(dataset.shape or ())}, but samples are rows of "
             "numbers. Store arrays of a fixed size with at least one axis."
         )
-    of_file = dataset.id.get_type()
-    plain = of_file.get_size() == dataset.dtype.itemsize
-    if of_file.get_class() == h5py.h5t.INTEGER:  # h5py shifts and masks, plain reads do not
-        plain &= (of_file.get_offset(), of_file.get_precision()) == (0, 8 * of_file.get_size())
+    # The library converts integers and floats of other formats, plain reads do not.
+    plain = dataset.id.get_type() == h5py.h5t.py_create(dtype, logical=True)
     plain &= os.path.samefile(dataset.file.filename, file.path)  # no external link
     plain &= library.userblock_size == 0 and not dataset.is_virtual and not dataset.external
     if plain and dataset.chunks is None and dataset.id.get_offset() is not None:
