@@ -319,7 +319,14 @@ class Loader:
                     f"{self._prefix(position)} The transform of sample {sample} gave "
                     f"{found[-1]!r}, no arrays. It must return the sample."
                 )
-        return stacked(found)
+        try:
+            return stacked(found)
+        except ValueError as error:
+            raise LoadingError(
+                f"{self._prefix(position)} The transform of samples {indices[0]} to {indices[-1]} "
+                f"gave samples that cannot be stacked: {error}. It must return equal trees, shapes "
+                "and keys for all."
+            ) from error
 
     def _explained(self, position: int, indices: np.ndarray, error: Exception) -> LoadingError:
         """Returns an error that names the sample that failed, found by reading one by one."""

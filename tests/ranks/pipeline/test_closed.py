@@ -44,7 +44,7 @@ def made(session):
 
 
 def held(session):
-    """What a process has for pipelines, with the bodies of the functions that steps call."""
+    """Counts a process's threads, communicators, calls at the end, and functions for steps."""
     threads = [x.name for x in threading.enumerate()].count("jdaso-mail")
     calls = sum(not isinstance(x, Exception) for x in functions._functions.values())
     return threads, len(session.control._copies), len(session.hooks.closers), calls

@@ -170,6 +170,15 @@ def test_a_transform_that_fails_names_the_sample(session):
         next(loader)
 
 
+def test_samples_that_a_transform_makes_unlike_each_other_are_an_error_of_loading(session):
+    def transform(sample, random):
+        return np.zeros(int(sample) % 2 + 1)
+
+    loader = Loader(np.arange(8), 4, session, shuffle=False, transform=transform)
+    with pytest.raises(LoadingError, match=r"step 0\] The transform .* gave samples that cannot"):
+        next(loader)
+
+
 def test_rows_that_are_not_as_many_as_asked_for_are_refused(session):
     class Short(Arrays):
         def rows(self, indices):
