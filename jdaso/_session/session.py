@@ -31,7 +31,7 @@ from .optimizers import Optimizers
 from .replicas import Replicas
 from .reports import Reports
 from .settings import check_settings
-from .start import agree_on_start, prepare_process, say_alone, topology_of
+from .start import agree_on_start, begin_together, prepare_process, say_alone, topology_of
 
 
 class Session:
@@ -148,6 +148,7 @@ class Session:
             self.devices = list(self.mesh.devices.flat)
             check_devices(self.topology, self.devices, sends=self.sends)
             compare_devices(self.control, len(self.devices))
+            self.began = begin_together(self.control)
             self.optimizers = Optimizers(self.topology.prefix())
             ranks = self.control, self.all_ranks, inside
             self._channels = Channels(engine, *ranks, self.timeline)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from .._base.errors import NodeError
 from .._base.version import __version__
@@ -89,6 +92,24 @@ def agree_on_start(
     control.agree("start a session", facts)
     if raised is not None:
         raise raised
+
+
+class Began(NamedTuple):
+    """The moment at which a session began.
+
+    Attributes:
+        unix_seconds: by the time of day of node 0's host; the same number on all nodes.
+        seconds: by this node's `time.perf_counter`.
+    """
+
+    unix_seconds: float
+    seconds: float
+
+
+def begin_together(control: Control, now: Callable[[], float] = time.time) -> Began:
+    """Meets the other nodes; returns the moment, to which records of all nodes can refer."""
+    times = control.allgather("start a session", np.array([now()]))
+    return Began(float(times[0, 0]), time.perf_counter())
 
 
 @functools.cache

@@ -89,7 +89,7 @@ class Recorder:
         self._board = (
             open_tensorboard(board) if tensorboard and session.topology.place == 0 else None
         )
-        self._began, self._time = time.perf_counter(), time.time()  # the same moment on both clocks
+        self._began = time.perf_counter()
         self._before = session.stats
         self._wrote_settings = self._closed = False
         self._last_phase, self._last_event = "", self._began
@@ -177,11 +177,12 @@ class Recorder:
             )
 
     def _header(self) -> dict[str, Any]:
-        session = self._session
+        session, began = self._session, self._session.began
         phases = None if self._phases is None else dataclasses.asdict(self._phases)
         return {
             "kind": "run",
-            "time": self._time,
+            "time": began.unix_seconds,
+            "seconds": round(self._began - began.seconds, 6),
             "node": session.node,
             "num_nodes": session.num_nodes,
             "host": session.topology.host,

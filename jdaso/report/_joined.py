@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from array import array
+import itertools
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from ._rows import TOTALS, Mark, RunPart, count_of
+from ._rows import TOTALS, Mark, RunPart
+from ._starts import Placed, Start, has_left, placed
+
+Table = dict[str, np.ndarray]
+"""A number for each step, by name."""
 
 
 @dataclasses.dataclass
@@ -63,78 +66,65 @@ class Node:
         return float(column[-1]) if column.size else float("nan")
 
 
-def of_latest_run(parts: list[RunPart]) -> list[RunPart]:
-    """Returns the starts of the latest run: from the last one at step 1 after an ended run."""
-    new = [
-        k for k, part in enumerate(parts) if k and parts[k - 1].ended and part.first_step in (0, 1)
-    ]
-    return parts[new[-1] :] if new else parts
+def nodes_of(starts: list[Start]) -> list[Node]:
+    """Joins the starts of a run on each node; repeated steps count as in their last repetition."""
+    parts = placed(starts).items()
+    return [join(of_node, left=has_left(node, starts)) for node, of_node in parts]
 
 
-def join(parts: list[RunPart], zero: float) -> Node:
-    """Joins several starts into one run; repeated steps count as in their last repetition."""
-    kept: list[dict[str, np.ndarray]] = []
+def join(parts: list[Placed], *, left: bool) -> Node:
+    """Joins the parts of one node.
+
+    Args:
+        parts: in their order.
+        left: whether the run went on without the node.
+    """
+    tables: list[Table] = []
     phases: list[str] = []
     marks: list[Mark] = []
     events: list[dict[str, Any]] = []
-    offset, spent = 0.0, dict.fromkeys(TOTALS, 0.0)
-    for k, part in enumerate(parts):
-        offset = max(offset, part.time - zero)
-        columns = {name: np.array(column) for name, column in part.columns.items()}
-        columns["seconds"] += offset
-        for name in TOTALS:
-            columns[name] += spent[name]
-        first = columns["step"][0] if part.phases else np.inf
-        for earlier in kept:
-            stays = earlier["step"] < first
-            earlier.update({name: column[stays] for name, column in earlier.items()})
-        phases = phases[: sum(len(earlier["step"]) for earlier in kept)] + part.phases
-        kept.append(columns)
+    spent = dict.fromkeys(TOTALS, 0.0)
+    for part, offset, below in parts:
+        table = _shifted(part, spent | {"seconds": offset})
+        spent = {name: _last_total(table[name], spent[name], part, name) for name in TOTALS}
+        stays = table["step"] < below
+        tables.append({name: column[stays] for name, column in table.items()})
+        phases += itertools.compress(part.phases, stays)
         marks += [mark._replace(seconds=mark.seconds + offset) for mark in part.marks]
-        shift = {"begin": offset, "end": offset}
-        events = [{n: v + shift.get(n, 0) if n in shift else v for n, v in event.items()}
-                  for event in part.events] or events  # fmt: skip
-        begun = offset
-        if part.phases:
-            offset = float(columns["seconds"][-1])
-        offset = max(offset, begun + part.totals.get("seconds", 0.0))
-        spent = {
-            name: max(
-                float(np.nanmax(columns[name], initial=spent[name])),
-                spent[name] + part.totals.get(name, 0.0),
-            )
-            for name in TOTALS
-        }
-        if k < len(parts) - 1 and not part.ended and not _told(part):
+        if part is not parts[-1].part and not part.ended and not _told(part):
             text = "the process ended without a report, and was restarted"
-            marks.append(Mark("fault", part.node, part.last_step, offset, text))
-    names = dict.fromkeys(name for columns in kept for name in columns)
-    empty = lambda columns: np.full(len(columns["step"]), np.nan)  # noqa: E731
-    joined = {
-        name: np.concatenate([columns.get(name, empty(columns)) for columns in kept])
+            marks.append(Mark("fault", part.node, part.last_step, offset + part.seconds, text))
+        events = [_later(event, offset) for event in part.events] or events
+    last, offset, _ = parts[-1]
+    totals = {**spent, "seconds": offset + last.seconds}
+    joined = _stacked(tables)
+    ended = last.ended or left
+    return Node(last.node, last.header, len(parts), joined, phases, marks, events, totals, ended)
+
+
+def _shifted(part: RunPart, amounts: dict[str, float]) -> Table:
+    """Returns the columns of a part, with amounts added to those of the same name."""
+    return {name: np.array(x) + amounts.get(name, 0.0) for name, x in part.columns.items()}
+
+
+def _last_total(column: np.ndarray, before: float, part: RunPart, name: str) -> float:
+    """Returns a total at the end of a part: from its last rows, or the row of its end."""
+    largest = float(np.nanmax(column, initial=before))
+    return max(largest, before + part.totals.get(name, 0.0))
+
+
+def _later(event: dict[str, Any], seconds: float) -> dict[str, Any]:
+    return event | {name: event[name] + seconds for name in ("begin", "end")}
+
+
+def _stacked(tables: list[Table]) -> Table:
+    """Returns tables below each other; NaN in columns that a table has not."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    none = [np.full(len(table["step"]), np.nan) for table in tables]
+    return {
+        name: np.concatenate([table.get(name, x) for table, x in zip(tables, none, strict=True)])
         for name in names
     }
-    last = parts[-1]
-    totals = {**spent, "seconds": offset}
-    return Node(
-        last.node, last.header, len(parts), joined, phases, marks, events, totals, ended=last.ended
-    )
-
-
-def forget(parts: list[RunPart], starts: list[RunPart]) -> None:
-    """Drops steps of a node that a later start repeated without that node."""
-    last = parts[-1]
-    later = [
-        start
-        for start in starts
-        if start.time > last.time and count_of(start.header.get("num_nodes", 2**53)) <= last.node
-    ]
-    first = min((start.columns["step"][0] for start in later if start.phases), default=math.inf)
-    for part in parts:
-        kept = [k for k, step in enumerate(part.columns["step"]) if step < first]
-        part.columns = {n: array("d", [c[k] for k in kept]) for n, c in part.columns.items()}
-        part.phases = [part.phases[k] for k in kept]
-    last.ended = last.ended or bool(later)
 
 
 def _told(part: RunPart) -> bool:

@@ -53,12 +53,21 @@ def read_parts(path: Path, damaged: list[str]) -> list[RunPart]:
 
 
 class RunPart:
-    """The rows of one start of a run."""
+    """The rows of one start of a run on one node.
+
+    Attributes:
+        time: when the session began, in Unix seconds of node 0: the same on all its nodes.
+        begin: when this node's rows began, in the same seconds.
+    """
 
     def __init__(self, header: dict[str, Any]):
         self.header = {**header, "settings": dict(header.get("settings") or {})}
         self.time = number_of(header["time"])
+        self.begin = self.time + number_of(header["seconds"])
+        if not np.isfinite(self.begin):
+            raise ValueError("its time is not a number")
         self.node = count_of(header["node"])
+        self.num_nodes = count_of(header.get("num_nodes", _LARGEST))
         self.columns = {name: array("d") for name in ("step", "seconds", *TOTALS)}
         self.phases: list[str] = []
         self.marks: list[Mark] = []
@@ -83,8 +92,9 @@ class RunPart:
         self.phases.append(str(row.get("phase", "")))
 
     @property
-    def first_step(self) -> int | None:
-        return int(self.columns["step"][0]) if self.phases else None
+    def seconds(self) -> float:
+        """Seconds of its last row, since its begin."""
+        return max([*self.columns["seconds"][-1:], self.totals.get("seconds", 0.0)])
 
     @property
     def last_step(self) -> int:

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 from .._launch.paths import local_folder
-from ._joined import Node, forget, join, of_latest_run
+from ._joined import Node, nodes_of
 from ._rows import read_parts
-
-_CLOCKS_APART_SECONDS = 60.0  # the largest difference of nodes' clocks, or starts
+from ._starts import latest_run, starts_of
 
 
 class ReportError(Exception):
@@ -27,7 +26,7 @@ class Run:
         nodes: by their number.
         damaged: rows that could not be read, as "node-00003.jsonl, line 17: why".
         older: whether the folder also holds an older run, which is left out: one that had ended
-            before this run began with its first step.
+            before this run began and repeated all its steps.
     """
 
     name: str
@@ -68,17 +67,13 @@ def read_run(folder: str | Path) -> Run:
         )
     damaged: list[str] = []
     parts = [some for path in files if (some := read_parts(path, damaged))]
-    latest = [of_latest_run(some) for some in parts]
-    begun = min((some[0].time for some in latest[:1]), default=0.0) - _CLOCKS_APART_SECONDS
-    latest = [some for some in latest if some[-1].time >= begun]
-    older = sum(map(len, latest)) < sum(map(len, parts))
-    zero = min((some[0].time for some in latest), default=0.0)
-    for some in latest:
-        forget(some, [part for other in latest for part in other])
-    nodes = [join(some, zero) for some in latest]
+    starts = starts_of(parts)
+    latest = latest_run(starts)
+    nodes = nodes_of(latest) if latest else []
     if not any(node.columns["step"].size for node in nodes):
         rows = f"; {len(damaged)} rows are damaged, as {damaged[0]}" if damaged else ""
         raise ReportError(f"{folder} has no row of a step{rows}. Call recorder.step in the loop.")
+    older = len(latest) < len(starts)
     return Run(folder.resolve().name or str(folder), folder, nodes, damaged, older)
 
 

@@ -16,6 +16,7 @@ def header(node, **fields):
     row = {
         "kind": "run",
         "time": 100.0,
+        "seconds": 0.0,
         "node": node,
         "num_nodes": 1,
         "host": "h",

@@ -67,6 +67,17 @@ def test_a_row_for_each_step_with_phase_b_s_and_the_numbers(tmp_path):
     assert seconds == sorted(seconds) and all(row["rate"] == 0.1 for row in steps)
 
 
+def test_recorders_of_one_session_give_its_time_and_their_own_seconds(tmp_path, monkeypatch):
+    """The host's clock is set back after the session's start; no recorder reads it."""
+    with jdaso.Session() as session:
+        monkeypatch.setattr("time.time", lambda: 0.0)
+        for name in ("first", "second"):
+            Recorder(tmp_path / name, session).close()
+    runs = [rows_in(tmp_path / name, kind="run")[0] for name in ("first", "second")]
+    assert [run["time"] for run in runs] == [session.began.unix_seconds] * 2
+    assert 0 <= runs[0]["seconds"] < runs[1]["seconds"] < 60
+
+
 def test_a_step_does_not_wait_for_its_numbers(tmp_path):
     with jdaso.Session() as session, Recorder(tmp_path, session) as recorder:
         free, late = [], jnp.float32(2)  # stands for an array whose step is still running

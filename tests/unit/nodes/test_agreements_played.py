@@ -12,6 +12,7 @@ from network import World
 from played import LIMIT_SECONDS, PROMPTLY_SECONDS, play
 
 import jdaso
+from jdaso._session.start import begin_together
 
 
 def all_say(outcomes, text):
@@ -256,3 +257,9 @@ def test_devices_are_distinguished_from_their_number(caplog):
             return session.num_nodes, len(session.devices)
 
     assert {x.result for x in World(2).run(program)} == {(2, len(jax.local_devices()))}
+
+
+def test_a_session_begins_at_the_time_of_node_0_on_all_nodes():
+    """The clocks of the hosts are an hour apart."""
+    began = play(World(3), lambda node: begin_together(node.control, lambda: 3600.0 * node.number))
+    assert [outcome.result.unix_seconds for outcome in began] == [0.0, 0.0, 0.0]

@@ -127,6 +127,49 @@ def test_a_run_that_died_and_began_again_with_its_first_step_is_one_run(tmp_path
     assert node.columns["seconds"].tolist() == [50.1, 50.2, 50.3]  # the time lost is in it
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_node_without_a_step_in_the_newer_run_shows_none_of_the_older(silent, tmp_path):
+    older = [[header(k, num_nodes=2), *map(step, (1, 2, 3)), {"kind": "end"}] for k in (0, 1)]
+    newer = [[header(k, num_nodes=2, time=900.0), step(1), step(2)] for k in (0, 1)]
+    newer[silent][1:] = []
+    run = read_run(write_run(tmp_path, [a + b for a, b in zip(older, newer, strict=True)]))
+    steps = [node.columns["step"].tolist() for node in run.nodes]
+    assert steps[1 - silent] == [1, 2] and steps[silent] == []
+    assert run.older and [node.starts for node in run.nodes] == [1, 1]
+
+
+def test_a_start_that_failed_before_its_first_step_does_not_join_two_runs(tmp_path):
+    older = [header(0), step(1), step(2), {"kind": "end"}]
+    failed, newer = [header(0, time=500.0)], [header(0, time=900.0), step(1, loss=7.0)]
+    run = read_run(write_run(tmp_path, [older + failed + newer]))
+    assert run.older and run.nodes[0].columns["step"].tolist() == [1]
+
+
+def test_a_run_that_is_recorded_at_every_tenth_step_is_told_from_the_next(tmp_path):
+    rows = [*map(step, (10, 20)), {"kind": "end"}]
+    run = read_run(write_run(tmp_path, [[header(0), *rows, header(0, time=900.0), *rows]]))
+    assert run.older and run.nodes[0].starts == 1
+
+
+def test_a_run_that_goes_on_with_fewer_rows_forgets_what_was_made_again(tmp_path):
+    """Node 1 has no row of the second start, which went back to step 2."""
+    first = [[header(k, num_nodes=2), *(step(n, loss=9.0) for n in (1, 2, 3))] for k in (0, 1)]
+    second = [header(0, num_nodes=2, time=200.0), step(2, loss=1.0), step(3, loss=1.0)]
+    run = read_run(write_run(tmp_path, [first[0] + second, first[1]]))
+    np.testing.assert_array_equal(over_nodes(run, ("loss",))["loss"], [9, 1, 1])
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_restart_on_a_host_whose_clock_is_behind_is_the_later_start(behind, tmp_path):
+    """The clocks of the two first starts differ by a day, in either direction."""
+    times = [100.0, 86_500.0][:: 1 - 2 * behind]
+    starts = [[header(0, time=times[0]), step(1), step(2)], [header(0, time=times[1]), step(2)]]
+    run = read_run(write_run(tmp_path, [sum(starts, []), [header(1, time=times[1]), step(2)]]))
+    assert not run.older and [node.starts for node in run.nodes] == [2, 1]
+    seconds = [node.columns["seconds"] for node in run.nodes]
+    assert (np.diff(seconds[0]) > 0).all() and seconds[0][-1] == pytest.approx(seconds[1][-1])
+
+
 def test_means_over_nodes_are_over_those_that_have_the_step(tmp_path):
     nodes = [
         [header(0), step(1, loss=1.0), step(2, loss=3.0)],
