@@ -24,8 +24,9 @@ class Node:
         node: its number.
         header: the row of kind "run" of the last start, with the settings that came after it.
         starts: number of times that the run was started.
-        columns: by the names of the rows of kind "step", a float64 for each step, NaN if a row
-            has no such number. Steps increase. Totals and seconds continue across restarts.
+        columns: by the names of the rows of kind "step", a float64 for each step: NaN if it has no
+            such number, infinity if its number was not finite. Steps increase. Totals and seconds
+            continue across restarts.
         phases: the phase of each step, "" if not known.
         marks: checkpoints and faults.
         events: the latest of the session's timeline, in seconds since the run began.
@@ -97,7 +98,7 @@ def join(parts: list[Placed], *, left: bool) -> Node:
         events = [_later(event, offset) for event in part.events] or events
     last, offset, _ = parts[-1]
     totals = {**spent, "seconds": offset + last.seconds}
-    joined = _stacked(tables)
+    joined, phases = _once(_stacked(tables), phases)
     ended = last.ended or left
     return Node(last.node, last.header, len(parts), joined, phases, marks, events, totals, ended)
 
@@ -125,6 +126,17 @@ def _stacked(tables: list[Table]) -> Table:
         name: np.concatenate([table.get(name, x) for table, x in zip(tables, none, strict=True)])
         for name in names
     }
+
+
+def _once(table: Table, phases: list[str]) -> tuple[Table, list[str]]:
+    """Returns one row for each step, with the latest of its numbers, and the phases."""
+    steps, place = np.unique(table["step"], return_inverse=True)
+    once = {name: np.full(steps.size, np.nan) for name in table}
+    for name, column in table.items():
+        known = ~np.isnan(column)
+        once[name][place[known]] = column[known]  # the last assignment to a place counts
+    latest = dict(zip(place.tolist(), phases, strict=True))
+    return once, [latest[k] for k in range(steps.size)]
 
 
 def _told(part: RunPart) -> bool:

@@ -78,9 +78,7 @@ class RunPart:
     def add_step(self, row: dict[str, Any]) -> None:
         count_of(row["step"])
         numbers = {
-            name: float("nan") if value is None else number_of(value)
-            for name, value in row.items()
-            if name not in ("kind", "phase")
+            name: _in_column(value) for name, value in row.items() if name not in ("kind", "phase")
         }
         if not np.isfinite(numbers["seconds"]):
             raise ValueError("its seconds are not a number")
@@ -134,6 +132,14 @@ def number_of(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a number")
     return float(value)
+
+
+def _in_column(value: Any) -> float:
+    """Returns a number of a step: NaN if missing, infinity if not finite."""
+    if value is None:
+        return float("nan")
+    number = number_of(value)
+    return number if np.isfinite(number) else float("inf")
 
 
 def count_of(value: Any) -> int:

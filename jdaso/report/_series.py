@@ -58,13 +58,16 @@ def thin(x: Series, y: Series, bins: int = BINS) -> Thinned:
 
 
 def over_nodes(run: Run, names: tuple[str, ...]) -> dict[str, Series]:
-    """Returns columns averaged over the nodes that have a step's row; NaN if no node has one."""
+    """Returns columns averaged over the nodes that have a step's number.
+
+    NaN if no node has one, infinity if the number of a node was not finite.
+    """
     steps = np.concatenate([node.columns["step"] for node in run.nodes])
     unique, place = np.unique(steps, return_inverse=True)
     found = {"step": unique}
     for name in names:
         column = np.concatenate([node.column(name) for node in run.nodes])
-        known = np.isfinite(column)
+        known = ~np.isnan(column)
         sums = np.bincount(place[known], column[known], minlength=unique.size)
         counts = np.bincount(place[known], minlength=unique.size)
         found[name] = np.divide(sums, counts, out=np.full(unique.size, np.nan), where=counts > 0)
@@ -75,6 +78,6 @@ def of_run(run: Run, name: str, against: str) -> tuple[Series, Series]:
     """Returns a column against "step" or "seconds", in order, without missing numbers."""
     columns = over_nodes(run, (name, "seconds"))
     x, y = columns[against], columns[name]
-    known = np.isfinite(x) & np.isfinite(y)
+    known = np.isfinite(x) & ~np.isnan(y)
     order = np.argsort(x[known], kind="stable")
     return x[known][order], y[known][order]

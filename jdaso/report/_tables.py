@@ -24,7 +24,10 @@ def summary_table(runs: Sequence[Run]) -> Element:
         ("steps per second, without the first", lambda run: short(rate_of(run))),
     ]
     names = dict.fromkeys(name for run in runs for node in run.nodes for name in node.scalars)
-    rows += [(f"{name}, at the end", lambda run, name=name: at_end(run, name)) for name in names]
+    for name in names:
+        rows.append((f"{name}, at the end", lambda run, name=name: at_end(run, name)))
+        if any(_not_finite(run, name).size for run in runs):
+            rows.append((f"{name}, not finite", lambda run, name=name: not_finite(run, name)))
     rows += [
         ("exchange time hidden", hidden_of),
         ("seconds hidden, mean of nodes", lambda run: f"{mean_of(run, hidden_seconds):.2f}"),
@@ -131,7 +134,23 @@ def rate_of(run: Run) -> float:
 def at_end(run: Run, name: str) -> str:
     """Returns the last number; if there are many, the mean of the last twentieth."""
     _, values = of_run(run, name, "step")
-    return short(float(np.mean(values[-max(values.size // 20, 1) :]))) if values.size else "–"
+    if not values.size:
+        return "–"
+    mean = float(np.mean(values[-max(values.size // 20, 1) :]))
+    return short(mean) if np.isfinite(mean) else "not finite"
+
+
+def not_finite(run: Run, name: str) -> str:
+    """Returns the number of steps with NaN or infinity on any node, and the first of them."""
+    steps = _not_finite(run, name)
+    if not steps.size:
+        return "0 steps"
+    return f"{steps.size} of {counted(run.steps, 'step')}, the first {steps.min():.0f}"
+
+
+def _not_finite(run: Run, name: str) -> np.ndarray:
+    steps, values = of_run(run, name, "step")
+    return steps[np.isinf(values)]
 
 
 def hidden_seconds(node: Node) -> float:

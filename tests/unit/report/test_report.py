@@ -17,9 +17,10 @@ import jdaso
 from jdaso.cli import main
 from jdaso.report import ReportError, make_page, read_run, thin
 from jdaso.report._cycle import Bar, bars_of, cycle_of
-from jdaso.report._html import short
+from jdaso.report._html import short, text_of
 from jdaso.report._phases import phase_spans, stairs
 from jdaso.report._series import of_run, over_nodes
+from jdaso.report._tables import summary_table
 
 finite = st.floats(-1e6, 1e6)
 
@@ -173,12 +174,41 @@ def test_a_restart_on_a_host_whose_clock_is_behind_is_the_later_start(behind, tm
 def test_means_over_nodes_are_over_those_that_have_the_step(tmp_path):
     nodes = [
         [header(0), step(1, loss=1.0), step(2, loss=3.0)],
-        [header(1), step(1, loss=2.0), step(2, loss="NaN"), step(3)],
+        [header(1), step(1, loss=2.0), step(2, loss=None), step(3)],
     ]
     run = read_run(write_run(tmp_path, nodes))
     loss = over_nodes(run, ("loss",))["loss"]
     np.testing.assert_array_equal(loss, [1.5, 3.0, np.nan])
     assert [x.tolist() for x in of_run(run, "loss", "step")] == [[1, 2], [1.5, 3.0]]
+
+
+def test_a_loss_that_is_no_longer_finite_is_in_the_summary(tmp_path):
+    """On node 1 from step 39 on; an exchange would spread it."""
+    losses = [[1 / n for n in range(1, 41)] for _ in range(2)]
+    losses[1][38:] = ["NaN", "-Infinity"]
+    nodes = [
+        [header(k), *(step(n, loss=loss, rate=0.5) for n, loss in enumerate(losses[k], 1))]
+        for k in (0, 1)
+    ]
+    run = read_run(write_run(tmp_path, nodes))
+    rows = text_of(summary_table([run]))
+    assert '<th scope="row">loss, at the end</th><td>not finite</td>' in rows
+    assert '<th scope="row">loss, not finite</th><td>2 of 40 steps, the first 39</td>' in rows
+    assert '<th scope="row">rate, at the end</th><td>0.5</td>' in rows
+    assert "rate, not finite" not in rows
+    assert "Loss against steps" in make_page([run])
+
+
+def test_a_step_that_is_recorded_twice_counts_once_with_its_latest_numbers(tmp_path):
+    """In one start: as after a restore by the program, and a number that came later."""
+    rows = [step(1, loss=8.0), step(2, loss=8.0), step(3, loss=8.0)]
+    rows += [step(2, loss=2.0) | {"seconds": 0.4}, step(3, loss=3.0) | {"seconds": 0.5}]
+    rows += [step(3, accuracy=0.5) | {"seconds": 0.6}]
+    (node,) = read_run(write_run(tmp_path, [[header(0), *rows]])).nodes
+    assert node.columns["step"].tolist() == [1, 2, 3] and len(node.phases) == 3
+    assert node.columns["loss"].tolist() == [8, 2, 3]
+    assert node.columns["seconds"].tolist() == [0.1, 0.4, 0.6]
+    assert node.columns["accuracy"][-1] == 0.5
 
 
 def test_numbers_that_stay_are_kept_where_they_change():
