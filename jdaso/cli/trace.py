@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from .._launch.paths import FolderError
+from ..report import counted
 from ..traces import Trace, TraceError, merge, profiles_in, read, write
 
 
@@ -33,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"jdaso trace: {error}", file=sys.stderr)
         return 2
     print(_table(trace))
+    for text in trace.damaged[:3]:
+        print(f"  {text}", file=sys.stderr)
     if profiles:
         print("JAX's profile joined: " + ", ".join(f"node {profile.node}" for profile in profiles))
     print(f"{path}: open it in https://ui.perfetto.dev")
@@ -52,4 +55,6 @@ def _table(trace: Trace) -> str:
         )
     if trace.missing:
         lines.append(f"No file of nodes {', '.join(map(str, trace.missing))}.")
+    if trace.damaged:
+        lines.append(f"{counted(len(trace.damaged), 'damaged row')} left out.")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..traces._read import KINDS as TRACED
+from ..traces._file import KINDS as TRACED
 from ..traces._timeline import Stats
 
 TOTALS = Stats._fields

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +9,8 @@ from typing import NamedTuple
 
 from .._launch.paths import local_folder
 from ._chrome_format import Row
+from ._file import NodeFile, read_file
 from ._timeline import Event, hidden_share
-
-KINDS = tuple(f'{{"kind":"{kind}"' for kind in ("trace", "event", "clock"))
-"""Beginnings of a trace's rows in a node's file, which may hold rows of `jdaso.metrics` too."""
 
 
 class TraceError(ValueError):
@@ -54,11 +50,13 @@ class Trace(NamedTuple):
         nodes: the nodes that have left a file, by number.
         num_nodes: the number of nodes.
         unix_seconds: when node 0 began, by its host's time of day.
+        damaged: rows that are left out, as "node-00003.jsonl, line 17: why".
     """
 
     nodes: tuple[NodeTrace, ...]
     num_nodes: int
     unix_seconds: float
+    damaged: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -76,8 +74,8 @@ def read(folder: str | Path) -> Trace:
     """Reads the trace in a folder.
 
     Between a session's start and end a clock is assumed to run evenly: the drift measured at the
-    end is spread linearly. Rows that are not complete are left out, and so are earlier runs and
-    nodes that took no part in the latest one.
+    end is spread linearly. Damaged rows are left out and named in `Trace.damaged`. Earlier runs are
+    left out, and nodes that took no part in the latest run, which is that of the first node.
 
     Args:
         folder: the folder given to ``Session(trace=...)``, or one in which the files of several
@@ -97,41 +95,35 @@ def read(folder: str | Path) -> Trace:
         >>> [event.name for event in jdaso.traces.read(folder).nodes[0].events]
         ['step']
     """
-    files = sorted(local_folder(folder).glob("node-*.jsonl"))
-    found = [(rows[0], path, rows) for path in files if (rows := rows_of(path))]
+    paths = sorted(local_folder(folder).glob("node-*.jsonl"))
+    files = [read_file(path) for path in paths]
+    damaged = tuple(text for file in files for text in file.damaged)
+    found = [(file.about, file) for file in files if file.about is not None]
     if not found:
+        rows = f" ({len(damaged)} rows are damaged, as {damaged[0]})" if damaged else ""
         raise TraceError(
-            f"{folder} holds no node-*.jsonl with a trace. Give the folder that was given to "
+            f"{folder} holds no node-*.jsonl with a trace{rows}. Give the folder that was given to "
             "jdaso.Session(trace=...)."
         )
-    first = max((about for about, *_ in found), key=lambda about: about["unix_seconds"])
+    first, _ = min(found, key=lambda pair: pair[0]["node"])  # takes part in every run
     run = first["num_nodes"], first["unix_seconds"]
     nodes = [
-        _read_node(path, rows)
-        for about, path, rows in found
+        _node_of(about, file)
+        for about, file in found
         if (about["num_nodes"], about["unix_seconds"]) == run
     ]
-    return Trace(tuple(sorted(nodes, key=lambda node: node.node)), *run)
+    return Trace(tuple(sorted(nodes, key=lambda node: node.node)), *run, damaged)
 
 
-def _read_node(path: Path, rows: list[Row]) -> NodeTrace:
-    try:
-        about, *rest = rows
-        drift = next((row for row in rest if row["kind"] == "clock"), None)
-        bound = max(float(x.get("bound_seconds", 0.0)) for x in (about, drift or {}))
-        seconds = _clock(drift or {})
-        events = sorted(
-            (_event(row, seconds) for row in rest if row["kind"] == "event"),
-            key=lambda event: (event.begin_seconds, -event.end_seconds),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"{path} has a row that jdaso did not write: {error!r}.") from error
-    return NodeTrace(about["node"], about["host"], drift is not None, bound, tuple(events), seconds)
-
-
-def _event(row: Row, clock: Callable[[float], float]) -> Event:
-    fields = {name: x for name, x in row.items() if name not in ("kind", "begin", "end")}
-    return Event(**fields, begin_seconds=clock(row["begin"]), end_seconds=clock(row["end"]))
+def _node_of(about: Row, file: NodeFile) -> NodeTrace:
+    clock = _clock(file.drift)
+    bound = max(about["bound_seconds"], file.drift.get("bound_seconds", 0.0))
+    events = [
+        x._replace(begin_seconds=clock(x.begin_seconds), end_seconds=clock(x.end_seconds))
+        for x in file.events
+    ]
+    events.sort(key=lambda event: (event.begin_seconds, -event.end_seconds))
+    return NodeTrace(about["node"], about["host"], file.closed, bound, tuple(events), clock)
 
 
 def _clock(drift: Row) -> Callable[[float], float]:
@@ -141,19 +133,3 @@ def _clock(drift: Row) -> Callable[[float], float]:
         return lambda seconds: seconds
     rate = drift["correction"] / (end - begin)
     return lambda seconds: seconds + rate * (seconds - begin)
-
-
-def rows_of(path: Path) -> list[Row]:
-    """Returns a file's complete rows of its latest trace, the one about the node first."""
-    found: list[Row] = []
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith(KINDS):
-                with contextlib.suppress(ValueError):
-                    row = json.loads(line)
-                    if row["kind"] == "trace":
-                        found = []
-                    elif not found:
-                        continue
-                    found.append(row)
-    return found

@@ -266,12 +266,53 @@ def test_in_nanoseconds_no_bar_crosses_another():
     assert all(a + x <= b for (a, x), (b, _) in zip(spans, spans[1:], strict=False))
 
 
-def test_a_foreign_row_is_named(tmp_path):
-    recorder(tmp_path).close(failed=False)
-    with (tmp_path / "node-00000.jsonl").open("a") as file:
-        file.write('{"kind":"event"}\n')
-    with pytest.raises(TraceError, match="node-00000.jsonl has a row that jdaso did not write"):
+def test_damaged_rows_are_named_and_left_out(tmp_path, capsys):
+    timeline = Timeline()
+    written = recorder(tmp_path, timeline)
+    for n in range(3):
+        timeline.record("step", n, time.perf_counter())
+    written.close(failed=False)
+    header, *events, clock = written.path.read_text().splitlines()
+    events += [
+        '{"kind":"event"}',
+        events[1].replace('"step":1', '"step":"1"'),
+        events[1].replace('"lane"', '"lake"'),
+        events[1].replace('"begin":', '"begin":"soon","began":'),
+        '{"kind":"event","name":"st',
+        '{"knd":"event"}',
+    ]
+    written.path.write_text("\n".join([header, *events, clock]) + "\n")
+    trace = read(tmp_path)
+    assert [event.step for event in trace.nodes[0].events] == [0, 1, 2] and trace.nodes[0].closed
+    assert [text.partition(": ")[0] for text in trace.damaged] == [
+        f"node-00000.jsonl, line {line}" for line in range(5, 11)
+    ]
+    assert main(["trace", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "6 damaged rows left out" in said.out and said.err.count("node-00000.jsonl, line") == 3
+
+
+@pytest.mark.parametrize("old, new", [('"node":0', '"node":"0"'), ('"host"', '"hose"')])
+def test_rows_after_a_damaged_start_are_not_those_of_the_trace_before(old, new, tmp_path):
+    for _ in range(2):
+        timeline = Timeline()
+        written = recorder(tmp_path, timeline)
+        timeline.record("step", 0, time.perf_counter())
+        written.close(failed=False)
+    lines = written.path.read_text().splitlines()
+    written.path.write_text("\n".join([*lines[:3], lines[3].replace(old, new), *lines[4:]]))
+    with pytest.raises(TraceError, match="no node-.*jsonl with a trace.*node-00000.jsonl, line 4"):
         read(tmp_path)
+
+
+def test_a_node_0_whose_clock_was_set_back_has_the_latest_run(tmp_path):
+    for node, began in ((0, 9.0), (1, 9.0), (0, 7.0)):
+        with (tmp_path / f"node-{node:05}.jsonl").open("a") as file:
+            about = {"node": node, "num_nodes": 2, "host": "h", "unix_seconds": began}
+            row = {"kind": "trace", **about, "bound_seconds": 0.0}
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    trace = read(tmp_path)
+    assert trace.unix_seconds == 7.0 and trace.missing == (1,)
 
 
 def test_the_latest_run_counts(tmp_path):
