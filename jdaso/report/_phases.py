@@ -38,7 +38,9 @@ def phase_chart(run: Run) -> Element | None:
     for style, (label, name) in enumerate((("B", "sync_every"), ("S", "delay"))):
         column = node.column(name)
         if (known := np.isfinite(column)).any():
-            points = stairs(node.columns["seconds"][known], column[known])
+            seconds = node.columns["seconds"][known]
+            order = np.argsort(seconds, kind="stable")
+            points = stairs(seconds[order], column[known][order])
             lines.append(ChartLine(label, style, points, stairs=True))
     top = max([1.0, *(float(line.points.high.max()) for line in lines)])
     plot = new_plot("seconds", "steps", y_range=(0, 1.08 * top))
@@ -71,7 +73,8 @@ def phase_spans(node: Node) -> list[tuple[str, float, float]]:
     """Returns name, start and end in seconds of each stretch of a phase."""
     spans: list[tuple[str, float, float]] = []
     begin = 0.0
-    for name, seconds in zip(node.phases, node.columns["seconds"].tolist(), strict=True):
+    rows = zip(node.columns["seconds"].tolist(), node.phases, strict=True)
+    for seconds, name in sorted(rows, key=lambda row: row[0]):
         if spans and spans[-1][0] == name:
             spans[-1] = (name, spans[-1][1], seconds)
         else:
@@ -88,8 +91,10 @@ def time_charts(runs: Sequence[Run]) -> list[Element]:
         columns = over_nodes(run, names)
         hidden = np.maximum(columns["exchange_seconds"] - columns["lost_seconds"], 0.0)
         exposed = columns["lost_seconds"] + columns["blocking_seconds"]
-        x = columns["seconds"]
-        made.append((run, lines_of([("hidden", 2, x, hidden), ("exposed", 1, x, exposed)])))
+        order = np.argsort(columns["seconds"], kind="stable")
+        x = columns["seconds"][order]
+        data = ("hidden", 2, x, hidden[order]), ("exposed", 1, x, exposed[order])
+        made.append((run, lines_of(data)))
     top = max((float(line.points.high.max()) for _, lines in made for line in lines), default=1.0)
     return [
         line_chart(

@@ -18,7 +18,7 @@ from jdaso.cli import main
 from jdaso.report import ReportError, make_page, read_run, thin
 from jdaso.report._cycle import Bar, bars_of, cycle_of
 from jdaso.report._html import short, text_of
-from jdaso.report._phases import phase_spans, stairs
+from jdaso.report._phases import phase_spans, stairs, time_charts
 from jdaso.report._series import of_run, over_nodes
 from jdaso.report._tables import summary_table
 
@@ -209,6 +209,15 @@ def test_a_step_that_is_recorded_twice_counts_once_with_its_latest_numbers(tmp_p
     assert node.columns["loss"].tolist() == [8, 2, 3]
     assert node.columns["seconds"].tolist() == [0.1, 0.4, 0.6]
     assert node.columns["accuracy"][-1] == 0.5
+
+
+def test_charts_over_seconds_go_forward(tmp_path):
+    """Step 2 was recorded on a slow node only, step 3 on a fast one only."""
+    first = [header(0, num_nodes=2), step(1), step(3)]
+    second = [header(1, num_nodes=2), step(1), step(2) | {"seconds": 9.0}]
+    (chart,) = time_charts([read_run(write_run(tmp_path, [first, second]))])
+    rows = [[row[0].text for row in table.iter("tr")][1:] for table in chart.iter("table")]
+    assert rows == [["0.1", "0.3", "9"]] * 2
 
 
 def test_numbers_that_stay_are_kept_where_they_change():
