@@ -40,9 +40,12 @@ class Cells(NamedTuple):
     sizes: Column
     seconds: Column
 
-    def half(self, first: int) -> Cells:
-        """Returns every other cell."""
-        return Cells(*(column[first::2] for column in self))
+    def halves(self) -> tuple[Cells, Cells]:
+        """Returns every other cell of each number of nodes, by turns the first or the second."""
+        _, begins, row = np.unique(self.nodes, return_index=True, return_inverse=True)
+        place = np.arange(len(row)) - begins[row]
+        first = (row + place) % 2 == 0
+        return Cells(*(x[first] for x in self)), Cells(*(x[~first] for x in self))
 
     def terms(self, algorithm: Algorithm) -> Float64[np.ndarray, "2 cells"]:
         """Returns rounds and bytes of each cell."""
@@ -157,7 +160,7 @@ def rates_of(launches: Sequence[MeasuredLaunch]) -> dict[str, float]:
 
 
 def fit(factors: Key, cells: Cells) -> Fit:
-    """Fits one group: every other cell, in the order of nodes and bytes; the rest is held out.
+    """Fits one group: the first of its halves; the other is held out.
 
     Args:
         factors: of the group; "workload" gives the algorithms.
@@ -166,12 +169,13 @@ def fit(factors: Key, cells: Cells) -> Fit:
     Raises:
         RowsError: there are too few cells, or all have one size.
     """
-    seen, unseen = cells.half(0), cells.half(1)
+    seen, unseen = cells.halves()
     if len(cells.nodes) < FEWEST_CELLS or len(set(seen.sizes)) < 2:
         name = ", ".join(str(value) for _, value in factors)
         raise RowsError(
-            f"{name}: a fit needs at least {FEWEST_CELLS} cells of 2 sizes or more, there are "
-            f"{len(cells.nodes)}. Declare more levels of bytes."
+            f"{name}: a fit needs at least {FEWEST_CELLS} cells, half of them of 2 sizes or more; "
+            f"there are {len(cells.nodes)}, of {len(set(cells.sizes))}. Declare more levels of "
+            "bytes."
         )
     tried = [(a, *_solve(seen, a)) for a in ALGORITHMS[dict(factors)["workload"]]]
     losses = [np.median(_errors(seen, a, alpha, beta)) for a, alpha, beta in tried]

@@ -5,7 +5,7 @@ import pytest
 from study_rows import row
 
 import jdaso.fabric._model.exchange
-from jdaso.fabric._study.alpha_beta import chosen, fits_of
+from jdaso.fabric._study.alpha_beta import Cells, chosen, fits_of
 from jdaso.fabric._study.collectives import ALGORITHMS, BUS, bandwidths
 from jdaso.fabric._study.estimate import WIRE_BYTES
 from jdaso.fabric._study.measured import RowsError, launches_of
@@ -81,6 +81,20 @@ def test_half_of_the_cells_is_held_out():
     assert other.alpha_seconds == pytest.approx(found.alpha_seconds)
     assert other.beta_seconds == pytest.approx(found.beta_seconds)
     assert other.median_error == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("nodes", [(2, 4), (2, 4, 8)])
+@pytest.mark.parametrize("sizes", [SIZES[1::6], SIZES[:4]])
+def test_an_even_number_of_sizes_is_fitted_at_all_of_them(nodes, sizes):
+    """Neither the small nor the large cells are all held out."""
+    found = only_fit(rows(nodes=nodes, sizes=sizes))
+    assert found.alpha_seconds == pytest.approx(ALPHA, rel=1e-3)
+    assert found.beta_seconds == pytest.approx(BETA, rel=1e-3)
+    assert found.fitted + found.held_out == len(nodes) * len(sizes)
+    assert found.worst_error < 1e-3
+    cells = Cells(*np.array([(p, s, 1.0) for p in nodes for s in sizes]).T)
+    for half in cells.halves():
+        assert set(half.sizes) == set(sizes) and set(half.nodes) == set(nodes)
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
