@@ -111,16 +111,14 @@ def more_replicates(
 ) -> int | None:
     """Advises on further replicates that decide the comparison with 80 % probability.
 
-    If the interval contains 0, the plan is for links that are equal; else for the ratio that was
-    found. A spread from few replicates may be too small by luck; the plan is for its upper 80 %
-    confidence limit, ``s sqrt(v / chi2(0.2, v))`` with v = n - 1 (Browne 1995, Statistics in
-    Medicine 14).
+    The plan is for the likely effect. A spread from few replicates may be too small by luck; the
+    plan is for its upper 80 % confidence limit, ``s sqrt(v / chi2(0.2, v))`` with v = n - 1 (Browne
+    1995, Statistics in Medicine 14).
 
     Returns:
         At least 1; None if more than `MOST_REPLICATES` would be needed.
     """
-    n, effect = len(logs), float(np.mean(logs))
-    effect = 0.0 if interval[0] <= 0 <= interval[1] else effect
+    n, effect = len(logs), likely_effect(logs, interval)
     limit = stats.chi2.ppf(1 - POWER, n - 1)
     spread = float(np.std(logs, ddof=1) * np.sqrt((n - 1) / limit))
     counts = range(2, MOST_REPLICATES + 1)
@@ -128,6 +126,11 @@ def more_replicates(
         counts, POWER, key=lambda count: power(count, spread, effect, bound, alpha)
     )
     return max(1, counts[place] - n) if place < len(counts) else None
+
+
+def likely_effect(logs: Logs, interval: tuple[float, float]) -> float:
+    """Returns the effect that a plan is for: none if the interval contains 0, else the mean."""
+    return 0.0 if interval[0] <= 0 <= interval[1] else float(np.mean(logs))
 
 
 def power(count: int, spread: float, effect: float, bound: float, alpha: float = ALPHA) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .claims import Claim, Factors, compared
-from .equivalence import ALPHA, more_replicates
+from .claims import EXPECTED, Claim, Factors, compared
+from .equivalence import ALPHA, likely_effect, more_replicates
 from .factors import Level
 from .measured import Key, MeasuredLaunch, key_of, named
 from .ratios import Pairs, pairs_of
@@ -140,7 +140,8 @@ def _finding(claim: Claim, pairs: Sequence[Pairs], margin: float, alpha: float) 
     for pair, verdict, said, p_claim, p_contrary in zip(
         pairs, verdicts, settled.places, settled.claim, settled.contrary, strict=True
     ):
-        more = _more(pair, verdict, alpha / len(pairs)) if said == "not enough data" else 0
+        open_here = said == "not enough data"
+        more = _more(pair, verdict, claim.expects, alpha, len(pairs)) if open_here else 0
         places.append(ClaimAt(verdict, said, float(p_claim), float(p_contrary), more))
     more = 0 if settled.said == "does not hold" else _most([place.more for place in places])
     return ClaimFinding(claim, settled.said, more, tuple(places))
@@ -152,9 +153,17 @@ def _most(advice: Sequence[int | None]) -> int | None:
     return max(known) if len(known) == len(advice) else None
 
 
-def _more(pair: Pairs, verdict: Verdict, alpha: float) -> int | None:
-    """Advises at an open setting; at the corrected level if only the correction leaves it open."""
-    if verdict.more != 0:
+def _more(pair: Pairs, verdict: Verdict, expects: str, alpha: float, settings: int) -> int | None:
+    """Advises at an open setting: at the level that decides the claim there, or its contrary.
+
+    The contrary is corrected for the number of settings; that of no effect has two sides.
+    """
+    if verdict.ratio.replicates < 2:
         return verdict.more
     interval = (float(np.log(verdict.ratio.low)), float(np.log(verdict.ratio.high)))
-    return more_replicates(pair.logs, interval, float(np.log1p(verdict.margin)), alpha)
+    bound = float(np.log1p(verdict.margin))
+    effect = likely_effect(pair.logs, interval)
+    likely = EXPECTED[0] if abs(effect) < bound else "slower" if effect > 0 else "faster"
+    if likely != expects:
+        alpha /= settings * (2 if expects == EXPECTED[0] else 1)
+    return more_replicates(pair.logs, interval, bound, alpha)

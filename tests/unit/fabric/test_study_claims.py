@@ -171,18 +171,40 @@ def test_the_advice_is_that_of_the_setting_that_needs_most():
     assert at_the_margin.more is None and "more than 1000 replicates" in at_the_margin.words
 
 
-def test_advice_where_only_the_correction_leaves_a_setting_open():
-    """The fewest replicates that decide at alpha / 10, by counting upwards."""
-    logs = math.log(1.12) + np.array([0.04, -0.03, 0.01, -0.02])
+def fewest(logs, alpha, effect):
+    """The fewest further replicates that decide at alpha, by counting upwards."""
+    n = len(logs)
+    limit = np.std(logs, ddof=1) * ((n - 1) / stats.chi2.ppf(0.2, n - 1)) ** 0.5
+    counts = (power(more + n, limit, effect, math.log(1.05), alpha) for more in range(1, 99))
+    return 1 + next(k for k, x in enumerate(counts) if x >= 0.8)
+
+
+@pytest.mark.parametrize(
+    ("expects", "center", "alpha"),
+    [
+        ("no significant effect", 1.12, 0.0025),
+        ("no significant effect", 1.08, 0.0025),
+        ("no significant effect", 0.89, 0.0025),
+        ("faster", 0.99, 0.005),
+        ("slower", 1.08, 0.05),
+    ],
+)
+def test_advice_is_for_the_level_that_decides_a_claim_or_its_contrary(expects, center, alpha):
+    """Of ten settings the last is open. The contrary of no effect has two sides."""
+    logs = math.log(center) + np.array([0.04, -0.03, 0.01, -0.02])
+    others = {"no significant effect": 1.0, "faster": 0.5, "slower": 2.0}[expects]
     rows = [row("a", k, [1.0], nodes=nodes) for nodes in range(1, 11) for k in range(4)]
-    rows += [row("b", k, [1.0], nodes=nodes) for nodes in range(1, 10) for k in range(4)]
+    rows += [row("b", k, [others], nodes=nodes) for nodes in range(1, 10) for k in range(4)]
     rows += [row("b", k, [math.exp(x)], nodes=10) for k, x in enumerate(logs)]
-    found = answered(rows)
-    place = found.places[-1]
-    assert found.said == place.said == "not enough data" and place.verdict.said == "slower"
-    limit = np.std(logs, ddof=1) * (3 / stats.chi2.ppf(0.2, 3)) ** 0.5
-    counts = (power(n, limit, float(logs.mean()), math.log(1.05), 0.005) for n in range(5, 99))
-    assert found.more == place.more == 1 + next(k for k, x in enumerate(counts) if x >= 0.8)
+    found = answered(rows, expects)
+    assert found.said == found.places[-1].said == "not enough data"
+    effect = 0.0 if expects == "faster" else float(logs.mean())  # with noise as large, it is none
+    assert found.more == found.places[-1].more == fewest(logs, alpha, effect)
+    for p in (0.99 * alpha, 1.01 * alpha):
+        sides = (0.0, p) if expects == "faster" else (1 - p, 0.0) if center > 1 else (0.0, 1 - p)
+        other = {"no significant effect": (0.0, 0.0), "faster": (0.0, 1.0), "slower": (1.0, 0.0)}
+        ps = np.array([other[expects]] * 9 + [sides])
+        assert (settle(expects, ps[:, 0], ps[:, 1]).said == "not enough data") == (p > alpha)
 
 
 def test_one_setting_may_be_slower_and_the_claim_about_many_still_open():
