@@ -69,6 +69,7 @@ def described(
         delay=training.delay,
         wire=training.wire,
         chunk_bytes=training.chunk_bytes,
+        fragments=training.fragments,
     )
 
 

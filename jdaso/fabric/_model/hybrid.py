@@ -29,10 +29,11 @@ class Hybrid:
         averaging: of each partition's replicas: ``"daso"`` or ``"synchronous"``.
         sync_every: B.
         delay: S.
-        wire: format of exchanges; like B and S only used by ``"daso"``.
+        wire: format of exchanges; like B, S and F only used by ``"daso"``.
         chunk_bytes: the most float32 bytes sent at once.
         partitions_per_node: ranks of a pipeline that share a node, its link and its memory;
             divides K.
+        fragments: F, or ``"auto"``, as in `jdaso.Phases`.
 
     Raises:
         ValueError: a number is out of range, or the order does not hold each action once.
@@ -51,6 +52,7 @@ class Hybrid:
     wire: str = "bfloat16"
     chunk_bytes: int = CHUNK_BYTES
     partitions_per_node: int = 1
+    fragments: int | str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("samples", "replicas", "partitions_per_node"):
@@ -71,7 +73,7 @@ class Hybrid:
                 f"parameters must have one number a rank, got {len(self.parameters)} for "
                 f"{self.partitions} ranks."
             )
-        self.training(1, 1.0)  # checks B, S and wire
+        self.training(1, 1.0)  # checks B, S, F and wire
 
     def _check_stages(self) -> None:
         stages = len(self.forward_seconds)
@@ -191,6 +193,7 @@ class Hybrid:
             self.delay,
             self.wire,
             self.chunk_bytes,
+            self.fragments,
         )
 
     def play(self, fabric: Fabric | None = None) -> list[list[Played]]:

@@ -52,6 +52,25 @@ def test_schedules_and_places(capsys):
     assert inside["MB a step"] < plain["MB a step"]
 
 
+def test_fragments_reach_the_pipelines(capsys):
+    """On a slow link the fragments' exchanges fit behind a cycle; one must end within S steps."""
+    slow = ("--rate", "250mbit", "--activation-mb", "0", "--delay", "1")
+    rows = {count: rows_of(capsys, *slow, "--fragments", count) for count in ("1", "4")}
+    hybrid = Hybrid.even(
+        make_schedule("1f1b", 4, 16).order,
+        step_seconds=0.8,
+        activation_bytes=0.0,
+        parameters=25_600_000,
+        replicas=4,
+        delay=1,
+        fragments=4,
+    )
+    expected = predict_hybrid(Fabric(16, 2.5e8), hybrid).step_seconds
+    assert rows["4"]["hybrid, daso"]["step ms"] == pytest.approx(1e3 * expected)
+    for name in ("hybrid, daso", "data, daso"):
+        assert rows["4"][name]["step ms"] != pytest.approx(rows["1"][name]["step ms"])
+
+
 def test_tables_and_a_picture(capsys, tmp_path):
     picture = tmp_path / "schedule.png"
     assert main([*COMMAND, "--draw", str(picture)]) == 0
