@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .chosen import ChosenFabric, ChosenLibrary
+from .chosen import ChosenFabric, ChosenLibrary, ChosenWorkload
 from .crossing import Cell, matches
 from .factors import WIRES, Level
 from .models import MODELS
@@ -46,18 +46,27 @@ _NO_FLAX = "needs Flax, which its environment lacks. Install it: pip install 'jd
 
 
 def lack_of(
-    library: ChosenLibrary, versions: Mapping[str, str], fabric: ChosenFabric, cell: Cell
+    library: ChosenLibrary,
+    versions: Mapping[str, str],
+    fabric: ChosenFabric,
+    workload: ChosenWorkload,
+    cell: Cell,
 ) -> str:
     """Returns the reason why a library cannot do a cell's work; empty if it can.
+
+    A program of the user's own may do anything, whatever its levels are named.
 
     Args:
         library: the library.
         versions: package -> version, in its environment.
         fabric: of the cell.
+        workload: of the cell.
         cell: the cell.
     """
     if library.transport == "nccl" and fabric.rate:
         return f"{library.name}: emulated hosts have no GPUs of their own. Take a real fabric."
+    if workload.program:
+        return ""
     lacks = LACKS
     if "flax" not in versions:
         lacks += (Lack((library.transport,), {"model": _NETWORKS}, _NO_FLAX),)

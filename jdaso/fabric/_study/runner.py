@@ -164,7 +164,7 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, Launch | None, Clu
     library = study.libraries[str(factors["library"])]
     workload = study.workloads[str(factors["workload"])]
     found = shared.found[library.name]
-    if reason := found.missing or lack_of(library, found.versions, fabric, cell):
+    if reason := found.missing or lack_of(library, found.versions, fabric, workload, cell):
         return outcomes.missing(reason), None, None
     try:
         cluster = shared.clusters.of(fabric, int(factors["nodes"]))

@@ -292,6 +292,18 @@ def test_a_workload_that_a_library_lacks_is_a_row_that_says_so(tmp_path):
     assert row["status"] == "missing" and row["words"] == "gloo: the workload halo needs MPI."
 
 
+def test_a_program_of_the_users_own_may_do_what_jdasos_cannot(tmp_path):
+    """Its levels have jdaso's names, over a transport on which jdaso's workload has them not."""
+    (tmp_path / "x.py").write_text(f"{GIVE}say()")
+    mine = {"program": str(tmp_path / "x.py"), "reads": ["method", "wire", "model"]}
+    factors = {"fabric": "here", "library": "gloo", "nodes": 1, "method": "daso", "wire": "int8"}
+    for name in ("mine", "exchange"):
+        of = factors | {"workload": name, "model": "resnet50"}
+        study = small(factors=of, workloads={name: mine}, replicates=1)
+        run_study(study, tmp_path / name)
+        assert [row["status"] for row in lines(tmp_path / name)] == ["ok"]
+
+
 def test_a_library_that_does_not_load_has_a_reason(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(libraries, "_PROBE", "import no_such_thing")

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jdaso.fabric._study.chosen import ChosenFabric, ChosenLibrary
+from jdaso.fabric._study.chosen import ChosenFabric, ChosenLibrary, workloads
 from jdaso.fabric._study.crossing import Cell
 from jdaso.fabric._study.declaration import study_of
 from jdaso.fabric._study.estimate import seconds_of
@@ -167,8 +167,9 @@ def cell(**factors):
 
 
 def lacking(transport, fabric=HERE, versions=("flax",), **factors):
-    found = dict.fromkeys(versions, "1")
-    return lack_of(ChosenLibrary("x", transport=transport), found, fabric, cell(**factors))
+    found, library = dict.fromkeys(versions, "1"), ChosenLibrary("x", transport=transport)
+    of = cell(**factors)
+    return lack_of(library, found, fabric, workloads({})[str(of.factors["workload"])], of)
 
 
 @pytest.mark.parametrize(
