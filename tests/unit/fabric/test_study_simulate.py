@@ -1,12 +1,18 @@
 """``simulate --from``: the link that a study measured, unless an option names another."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from study_rows import row, write
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric
+from jdaso.fabric._study.collectives import ALGORITHMS
+from jdaso.fabric._study.declaration import read_study
+
+ROOT = Path(__file__).parents[3]
 
 ALPHA, BYTES_PER_SECOND = 30e-6, 1e9 / 8 * 0.95
 
@@ -39,6 +45,23 @@ def test_rate_and_latency_are_those_of_the_study(study, capsys):
     assert "1g, allreduce: 30 us a round, 0.95 Gbit/s (ring; 4 cells" in words
     found, _ = simulated(capsys, "--from", study, "--where", "fabric=10g", "--nodes", "64")
     assert found.bits_per_second == pytest.approx(1e10, rel=1e-4) and found.nodes == 64
+
+
+def test_the_command_of_the_docs_works_on_the_study_of_the_docs(tmp_path, capsys, monkeypatch):
+    docs = (ROOT / "docs" / "studies.md").read_text()
+    command = re.search(r"python -m jdaso (simulate --from [^`\n]*)", docs)[1].split()
+    short = command[2].endswith("-short")
+    rows = []
+    for cell in read_study(ROOT / "examples/studies/links.toml", short=short).cells:
+        if cell.factors["workload"] in ALGORITHMS:
+            algorithm, nodes = ALGORITHMS[cell.factors["workload"]][0], cell.factors["nodes"]
+            moved = algorithm.share(nodes) * cell.factors["bytes"] / BYTES_PER_SECOND
+            seconds = algorithm.rounds(nodes) * ALPHA + moved
+            rows.append(row(seconds=[seconds], **cell.factors))
+    write(tmp_path / command[2], rows)
+    monkeypatch.chdir(tmp_path)
+    found, _ = simulated(capsys, *command[1:])
+    assert found.latency_seconds == pytest.approx(ALPHA, rel=1e-3)
 
 
 def test_options_override_the_study_and_the_study_a_preset(study, capsys):
