@@ -23,15 +23,25 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def where_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Returns factor -> level, as given.
+    """Returns factor -> level as text; bytes may have a unit, as in a study.
 
     Raises:
-        ValueError: an argument has no ``=``.
+        ValueError: an argument has no ``=``, or no factor before it, or names one again.
     """
+    from ..fabric._study.checks import count_of_bytes, one_of
+    from ..fabric._study.factors import FACTORS
+
+    found: dict[str, str] = {}
     for one in arguments.where:
-        if "=" not in one:
+        factor, is_level, level = one.partition("=")
+        if not is_level:
             raise ValueError(f"--where must be FACTOR=LEVEL, as fabric=ethernet-1g, got {one!r}.")
-    return dict(one.split("=", 1) for one in arguments.where)
+        if one_of("--where", factor, FACTORS) in found:
+            raise ValueError(f"--where names {factor} twice, and chooses one level. Leave one out.")
+        if factor == "bytes" and not level.isdigit():
+            level = str(count_of_bytes("--where bytes", level))
+        found[factor] = level
+    return found
 
 
 def link(arguments: argparse.Namespace) -> dict[str, float]:

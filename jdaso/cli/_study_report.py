@@ -109,6 +109,8 @@ def _write_page(arguments: argparse.Namespace, studies: Studies) -> None:
     for name, some in judged.items():
         for one in some:
             print(f"{name}: {named(one.setting)}: {one.pair}: {one.words}")
+        if not some:
+            print(f"{name}: no verdict: no setting has two levels of {arguments.compare}.")
     print(f"{output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")
 
 
@@ -125,7 +127,7 @@ def _claimed(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[
 def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[Verdict]]:
     """Returns the verdicts of each study, or those on one study against another.
 
-    A study with one level of the compared factor has none.
+    A study has none if no setting has two levels of the compared factor.
     """
     if arguments.compare == STUDY:
         return {" and ".join(studies): _between(arguments, studies)}

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         launches = len(study.cells) * study.replicates
         taken = run_study(study, arguments.out, _print, again=arguments.again)
         print(f"{arguments.out}: {taken} of {launches} launches ran now.")
-        return _summary(arguments)
+        return _summary(arguments, study.replicates)
     except (ClusterError, LaunchError, OSError, StudyError) as error:
         print(f"jdaso study: {error}", file=sys.stderr)
         return 2
@@ -76,9 +76,15 @@ def _print(row: Row, left: int) -> None:
             print(f"    {line}", file=sys.stderr)
 
 
-def _summary(arguments: argparse.Namespace) -> int:
-    counted = Counter(row["status"] for row in read_rows(arguments.out))
+def _summary(arguments: argparse.Namespace, replicates: int) -> int:
+    rows = read_rows(arguments.out)
+    counted = Counter(row["status"] for row in rows)
     print(", ".join(f"{count} {status}" for status, count in sorted(counted.items())))
+    if more := sum(row["replicate"] >= replicates for row in rows):
+        print(
+            f"{more} rows are of replicates beyond the {replicates} declared. They count in the "
+            "answers."
+        )
     if set(counted) <= {OK}:
         return 0
     short = " --short" * arguments.short

@@ -44,7 +44,7 @@ def make_study_page(
     Args:
         studies: name -> launches, from `read_launches`.
         findings: name -> answers on the study's claims.
-        verdicts: name -> verdicts; none for a study with one level of the compared factor.
+        verdicts: name -> verdicts; none where no setting has two levels of the compared factor.
         title: of the page.
 
     Raises:
@@ -87,7 +87,7 @@ def _claims(findings: Findings) -> list[Element]:
 
 def _verdicts(verdicts: Verdicts) -> list[Element]:
     made = [
-        element("p", f"{name} has one level of the compared factor, and so no verdict.")
+        element("p", f"{name} has no verdict: no setting has two levels of the compared factor.")
         for name, some in verdicts.items()
         if not some
     ]

@@ -493,6 +493,11 @@ def test_the_command_line(tmp_path, capsys):
     assert "Ended with status 1." in told.err
     assert main(["study", str(declared), "--out", out]) == 1
     assert "0 of 4 launches ran now." in capsys.readouterr().out
+    declared.write_text(declared.read_text().replace("replicates = 2", "replicates = 1"))
+    assert main(["study", str(declared), "--out", out]) == 1
+    said = capsys.readouterr().out
+    assert "0 of 2 launches ran now." in said
+    assert "2 rows are of replicates beyond the 1 declared. They count in the answers." in said
     assert main(["study", str(declared), "--out", out, "--short"]) == 2
     assert "another declaration" in capsys.readouterr().err
     assert main(["study", str(declared)]) == 2

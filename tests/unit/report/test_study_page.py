@@ -321,7 +321,9 @@ def test_any_factor_is_compared(tmp_path, capsys):
         (2, 16, "faster")
     ] * 2
     assert report(folder, "--compare", "wire", "-o", tmp_path / "page.html") == 0
-    assert "study has one level of the compared factor" in (tmp_path / "page.html").read_text()
+    assert "study: no verdict: no setting has two levels of wire." in capsys.readouterr().out
+    text = (tmp_path / "page.html").read_text()
+    assert "study has no verdict: no setting has two levels of the compared factor" in text
 
 
 def test_one_study_is_compared_with_another(studies, tmp_path, capsys):
@@ -403,7 +405,31 @@ def test_one_fabric_has_a_page_without_a_verdict(tmp_path, capsys):
     folder = write(tmp_path / "study", [row("a", 0), row("a", 1)])
     assert report(folder, "-o", tmp_path / "page.html") == 0
     text = (tmp_path / "page.html").read_text()
-    assert "study has one level of the compared factor, and so no verdict" in text
+    assert "study has no verdict: no setting has two levels of the compared factor" in text
+
+
+def test_fabrics_without_a_common_setting_have_no_verdict(tmp_path, capsys):
+    folder = write(tmp_path / "study", [row("a", nodes=2), row("b", nodes=4)])
+    assert report(folder, "-o", tmp_path / "page.html") == 0
+    assert "study: no verdict: no setting has two levels of fabric." in capsys.readouterr().out
+
+
+def test_where_takes_bytes_as_a_study_does_and_refuses_what_no_factor_is(tmp_path, capsys):
+    rows = [row(fabric, k, bytes=size) for fabric in "ab" for k in (0, 1) for size in (2**20, 9)]
+    folder = write(tmp_path / "study", rows)
+    for text in ("1MiB", "1048576"):
+        assert report(folder, "--format", "csv", "--where", f"bytes={text}") == 0
+        found = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
+        assert {one["factor bytes"] for one in found} == {"1048576"}
+    for where, words in (
+        (["byte=9"], "--where: 'byte' is not known. Did you mean 'bytes'"),
+        (["bytes=many"], "--where bytes must be a positive number of bytes"),
+        (["fabric=a", "fabric=b"], "--where names fabric twice"),
+        (["bytes=2MiB"], "has no row with bytes=2MiB"),
+    ):
+        options = [word for one in where for word in ("--where", one)]
+        assert report(folder, "--format", "csv", *options) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_studies_of_one_name_are_distinguished(tmp_path, capsys):
