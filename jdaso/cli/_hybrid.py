@@ -8,6 +8,17 @@ import dataclasses
 from ..fabric import Fabric, Hybrid, Training, predict, predict_hybrid, predict_synchronous
 from ..pipeline import SCHEDULES, make_schedule
 
+_ALONE = {
+    "replicas": None,
+    "microbatches": None,
+    "schedule": "1f1b",
+    "chunks": None,
+    "activation_mb": 100.0,
+    "balance": 1.0,
+    "partitions_per_node": 1,
+}
+"""Options that mean nothing without pipelines, and their values where none is given."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of pipelines."""
@@ -17,13 +28,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--partitions", type=int, default=1, help="K; nodes / K replicas (default 1: none)")
     number("--replicas", type=int, help="R, checked against the number of nodes")
     number("--microbatches", type=int, help="M (default 4 K)")
-    number("--schedule", default="1f1b", choices=SCHEDULES, help="(default 1f1b)")
+    number("--schedule", choices=SCHEDULES, help="(default 1f1b)")
     number("--chunks", type=int, help="V, stages per rank (default 1; 2 if interleaved)")
     cut = "MB over each cut for a whole batch of a node, --batch times --devices (default 100)"
-    number("--activation-mb", type=float, default=100.0, help=cut)
-    number("--balance", type=float, default=1.0, help="largest stage over the mean (default 1)")
-    number("--partitions-per-node", type=int, default=1, help="partitions on one node (default 1)")
+    number("--activation-mb", type=float, help=cut)
+    number("--balance", type=float, help="largest stage over the mean (default 1)")
+    number("--partitions-per-node", type=int, help="partitions on one node (default 1)")
     number("--draw", metavar="FILE", help="draw the pipeline's schedule; PNG or SVG")
+    parser.set_defaults(**_ALONE)
+
+
+def refuse_unused(arguments: argparse.Namespace) -> None:
+    """Raises if an option describes pipelines and there are none.
+
+    Raises:
+        ValueError: there is such an option.
+    """
+    for name, default in _ALONE.items():
+        if getattr(arguments, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{option} describes pipelines: give --partitions, too.")
 
 
 def described(

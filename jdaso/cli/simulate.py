@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Iterator
 
@@ -57,11 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the predictions; returns 0, or 2 for invalid arguments."""
     try:
+        if arguments.exchange_ms is not None and not arguments.advise:
+            raise ValueError("--exchange-ms is used by --advise only: give --advise, too.")
         fabric, training, devices = described(arguments)
         hybrid = None
         if arguments.partitions != 1 or arguments.draw:
             samples = arguments.batch * devices
             hybrid = _hybrid.described(arguments, fabric, training, samples)
+        else:
+            _hybrid.refuse_unused(arguments)
         _predict(arguments, fabric, training, devices, hybrid)
         if arguments.plot:
             _plot(fabric, training, arguments.plot)
@@ -165,6 +170,9 @@ def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
     ):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
+    if not 1 <= arguments.parameters < math.inf:
+        given = arguments.parameters
+        raise ValueError(f"--parameters must be a number of at least 1, got {given}.")
     host = {}
     if arguments.copy_gbytes is not None:
         host = {"copy_bytes_per_second": arguments.copy_gbytes * 1e9, "accelerators": False}

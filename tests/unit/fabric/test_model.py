@@ -199,6 +199,9 @@ def test_the_command(capsys, tmp_path):
         (["--delay", "0"], "delay must be within 1..sync_every, got delay=0"),
         (["--backward", "1.5"], "share of a step, 0 to 1, got 1.5"),
         (["--advise", "--exchange-ms", "0"], "must be above 0"),
+        (["--exchange-ms", "30"], "--exchange-ms is used by --advise only: give --advise, too"),
+        (["--parameters", "inf"], "--parameters must be a number of at least 1, got inf"),
+        (["--parameters", "nan"], "--parameters must be a number of at least 1, got nan"),
         (["--plot", "scaling.words"], "words"),
         (["--plot", "nowhere/scaling.png"], "nowhere"),
     ):

@@ -102,3 +102,20 @@ def test_tables_and_a_picture(capsys, tmp_path):
 def test_impossible_options_are_refused(options, words, capsys):
     assert main([*COMMAND, *options]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--replicas", "2"),
+        ("--microbatches", "8"),
+        ("--schedule", "gpipe"),
+        ("--chunks", "2"),
+        ("--activation-mb", "5"),
+        ("--balance", "1.5"),
+        ("--partitions-per-node", "2"),
+    ],
+)
+def test_an_option_of_pipelines_without_a_pipeline_is_refused(option, capsys):
+    assert main(["simulate", *option]) == 2
+    assert f"{option[0]} describes pipelines: give --partitions, too" in capsys.readouterr().err
