@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,10 +94,12 @@ def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
         StudyError: the table declares none.
     """
     checks.refuse_unknown("the study", declared, KEYS)
+    forms = [declared]
     if short:
         declared = _shortened(declared)
+        forms.append(declared)
     workloads = chosen.workloads(declared.get("workloads", {}))
-    cells = _cells(declared, workloads)
+    cells = _cells(declared, workloads, forms)
     fabrics, libraries = _used(declared, cells)
     return Study(
         name=checks.typed("name", _needed(declared, "name"), str),
@@ -156,29 +158,54 @@ def _shortened(declared: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cells(
-    declared: Mapping[str, Any], workloads: Mapping[str, ChosenWorkload]
+    declared: Mapping[str, Any],
+    workloads: Mapping[str, ChosenWorkload],
+    forms: Sequence[Mapping[str, Any]],
 ) -> tuple[Cell, ...]:
-    factors = levels.crossing("factors", declared.get("factors", {}))
+    factors, listed = _levels(declared)
     if factors:
         levels.check_combination("factors", factors, workloads)
-    listed = []
-    for where, table in _numbered(declared, "cells"):
-        listed.append(levels.listed(where, table))
-        single = {name: (level,) for name, level in listed[-1].items()}
-        levels.check_combination(where, single, workloads)
-    excluded = []
-    for where, table in _numbered(declared, "exclude"):
-        excluded.append(levels.crossing(where, table))
-        if not excluded[-1]:
-            raise StudyError(f"{where} excludes everything, got {{}}. Name factors and levels.")
+    for k, one in enumerate(listed):
+        single = {name: (level,) for name, level in one.items()}
+        levels.check_combination(f"cells[{k}]", single, workloads)
     reads = {name: workload.reads for name, workload in workloads.items()}
-    cells = crossed(factors, reads, listed, excluded)
+    every = [cell.factors for cell in crossed(factors, reads, listed)]
+    cells = crossed(factors, reads, listed, _excluded(declared, forms, every))
     if not cells:
         raise StudyError(
             f"no cell is left of {_size(factors)} combinations and {len(listed)} listed cells. "
             "Give levels under [factors] or cells under [[cells]], or exclude less."
         )
     return cells
+
+
+def _levels(
+    declared: Mapping[str, Any],
+) -> tuple[dict[str, tuple[Level, ...]], list[dict[str, Level]]]:
+    """Returns the levels that are crossed, and those of each listed cell."""
+    listed = [levels.listed(where, table) for where, table in _numbered(declared, "cells")]
+    return levels.crossing("factors", declared.get("factors", {})), listed
+
+
+def _excluded(
+    declared: Mapping[str, Any],
+    forms: Sequence[Mapping[str, Any]],
+    cells: Sequence[Mapping[str, Level]],
+) -> list[dict[str, tuple[Level, ...]]]:
+    """Returns the exclusions; raises unless a form of the study has each level that they name."""
+    crossings, listings = zip(*map(_levels, forms), strict=True)
+    tables = [*cells, *(one for listed in listings for one in listed)]
+    rules = []
+    for where, table in _numbered(declared, "exclude"):
+        rules.append(levels.crossing(where, table))
+        if not rules[-1]:
+            raise StudyError(f"{where} excludes everything, got {{}}. Name factors and levels.")
+        for factor, named in rules[-1].items():
+            known = {str(level) for crossing in crossings for level in crossing.get(factor, ())}
+            known |= {str(one[factor]) for one in tables if factor in one}
+            for level in named:
+                checks.one_of(f"{where}.{factor}", str(level), known)
+    return rules
 
 
 def _numbered(declared: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:

@@ -165,6 +165,16 @@ def test_the_short_form_replaces_what_it_names():
         study_of(SMALL, short=True)
 
 
+def test_an_exclusion_may_name_what_another_form_of_the_study_has():
+    """Also the two nodes of a latency, which no level names."""
+    short = {"factors": {"nodes": 4, "workload": "latency"}}
+    excluded = [{"nodes": max(SMALL["factors"]["nodes"])}]
+    study = study_of(changed(short=short, exclude=excluded), short=True)
+    assert {cell.factors["nodes"] for cell in study.cells} == {2}
+    with pytest.raises(StudyError, match="no cell is left"):
+        study_of(changed(short=short, exclude=[{"nodes": 2}]), short=True)
+
+
 MISTAKES = {
     "unknown key 'replicate'. Did you mean 'replicates'?": changed(replicate=1),
     "factors: unknown key 'node'. Did you mean 'nodes'?": with_factors(node=[2]),
@@ -189,6 +199,10 @@ MISTAKES = {
         exclude=[{"fabrik": "a"}]
     ),
     r"exclude\[0\] excludes everything": changed(exclude=[{}]),
+    r"exclude\[0\].bytes: '4095' is not known": changed(exclude=[{"bytes": [4095]}]),
+    r"exclude\[1\].wire: 'int8' is not known. Give one of: nothing": changed(
+        exclude=[{"fabric": "a"}, {"wire": "int8"}]
+    ),
     "no cell is left of 16 combinations": changed(exclude=[{"fabric": ["a", "b"]}]),
     r"cells\[0\]: the factor fabric is missing": changed(cells=[{"nodes": 2}]),
     "margin must be between 0 and 1, got 5. Take 0.05 for 5 %": changed(margin=5),
