@@ -182,7 +182,12 @@ def is_ready(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Returns a NumPy scalar as Python's; numbers that JSON lacks as names: "NaN", "Infinity"."""
+    """Returns a NumPy scalar as Python's; numbers that JSON lacks as names: "NaN", "Infinity".
+
+    Also inside tables and lists.
+    """
+    if isinstance(value, dict | list | tuple):
+        return _within(value)
     if isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value).reshape(())
         if value.dtype.kind not in "biu" and value.dtype.itemsize <= 4:
@@ -196,8 +201,20 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _within(value: Any) -> Any:
+    """Returns a value of a table or a list; true and false stay what they are."""
+    if isinstance(value, dict):
+        return {name: _within(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_within(x) for x in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    value = value if isinstance(value, float) else _other(value)
+    return plain(value) if isinstance(value, float) else value
+
+
 def _other(value: Any) -> Any:
-    """Converts values inside lists: numbers of NumPy and JAX; anything else becomes text."""
+    """Converts other values: numbers of NumPy and JAX; anything else becomes text."""
     try:
         return value.item()
     except Exception:

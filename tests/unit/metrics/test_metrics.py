@@ -245,6 +245,21 @@ def test_tensorboard_that_is_missing_says_what_to_install(tmp_path, monkeypatch)
         Recorder(tmp_path, session, tensorboard=True)
 
 
+def test_settings_that_are_not_finite_are_valid_json(tmp_path):
+    """In lists and tables too, of NumPy and JAX."""
+    nan, inf = float("nan"), float("inf")
+    settings = {
+        "limit": inf,
+        "table": {"a": [nan, np.float32(-inf), jnp.float32(inf)], "b": (1, "text", None, True)},
+    }
+    with jdaso.Session() as session, Recorder(tmp_path, session, settings=settings):
+        pass
+    header = (tmp_path / "node-00000.jsonl").read_text().splitlines()[0]
+    found = json.loads(header, parse_constant=pytest.fail)["settings"]
+    assert found["limit"] == "Infinity"
+    assert found["table"] == {"a": ["NaN", "-Infinity", "Infinity"], "b": [1, "text", None, True]}
+
+
 def test_numbers_of_numpy_in_events_and_settings(tmp_path):
     settings = {"rate": np.float32(0.1), "sizes": [np.int64(3)]}
     with (
