@@ -176,6 +176,7 @@ def _cells(
             f"no cell is left of {_size(factors)} combinations and {len(listed)} listed cells. "
             "Give levels under [factors] or cells under [[cells]], or exclude less."
         )
+    levels.check_bytes(cells, workloads)
     return cells
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from . import checks, factors, models
 from .checks import StudyError
 from .chosen import ChosenWorkload
-from .factors import COMMON, FACTORS, OPTIONAL, Level
+from .crossing import Cell
+from .factors import COMMON, FACTORS, OPTIONAL, PAIRS, Level
+
+_NUMBER_BYTES = 4
 
 _NAMES: Mapping[str, Collection[str]] = {
     "wire": factors.WIRES,
@@ -81,3 +84,22 @@ def check_combination(
             if factor in _NAMES and not workload.program:
                 for level in names.get(factor, ()):
                     checks.one_of(f"{where}.{factor}", level, _NAMES[factor])
+
+
+def check_bytes(cells: Iterable[Cell], workloads: Mapping[str, ChosenWorkload]) -> None:
+    """Raises unless jdaso's own workloads have a float32 number for each node in every cell.
+
+    They would round fewer bytes up, and the row would name bytes that were not measured.
+
+    Raises:
+        StudyError: a cell has fewer bytes.
+    """
+    for cell in cells:
+        name, nodes = str(cell.factors["workload"]), int(cell.factors["nodes"])
+        least = _NUMBER_BYTES * (1 if name in PAIRS else nodes)
+        given = int(cell.factors.get("bytes", least))
+        if given < least and not workloads[name].program:
+            raise StudyError(
+                f"the cell {cell} has fewer bytes than one float32 number for each node of the "
+                f"operation. Give {least} bytes or more, or exclude the cell."
+            )

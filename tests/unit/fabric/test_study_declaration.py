@@ -165,6 +165,18 @@ def test_the_short_form_replaces_what_it_names():
         study_of(SMALL, short=True)
 
 
+def test_a_number_for_each_node_is_enough_and_a_program_may_take_less():
+    study = study_of(
+        with_factors(
+            workload=["latency", "allreduce"], nodes=[2, 4], bytes=[4, 16], library="mpich"
+        )
+        | {"exclude": [{"workload": "allreduce", "bytes": 4}]}
+    )
+    assert {cell.factors["bytes"] for cell in study.cells} == {4, 16}
+    mine = {"mine": {"program": "x.py", "reads": ["bytes"]}}
+    assert study_of(with_factors(workload="mine", bytes=1) | {"workloads": mine}).cells
+
+
 def test_an_exclusion_may_name_what_another_form_of_the_study_has():
     """Also the two nodes of a latency, which no level names."""
     short = {"factors": {"nodes": 4, "workload": "latency"}}
@@ -198,6 +210,11 @@ MISTAKES = {
     r"exclude\[0\]: unknown key 'fabrik'. Did you mean 'fabric'\?": changed(
         exclude=[{"fabrik": "a"}]
     ),
+    "nodes=4 bytes=15 has fewer bytes than one float32 number.*Give 16 bytes": with_factors(
+        workload="exchange", nodes=[2, 4], bytes=["8KiB", 15]
+    ),
+    "nodes=2 bytes=7 .*8 bytes or more, or exclude": with_factors(nodes=2, bytes=7),
+    "workload=latency nodes=2 bytes=3 .*4 bytes or more": with_factors(workload="latency", bytes=3),
     r"exclude\[0\] excludes everything": changed(exclude=[{}]),
     r"exclude\[0\].bytes: '4095' is not known": changed(exclude=[{"bytes": [4095]}]),
     r"exclude\[1\].wire: 'int8' is not known. Give one of: nothing": changed(
