@@ -80,8 +80,9 @@ class RunPart:
         numbers = {
             name: _in_column(value) for name, value in row.items() if name not in ("kind", "phase")
         }
-        if not np.isfinite(numbers["seconds"]):
-            raise ValueError("its seconds are not a number")
+        own = [numbers["seconds"], *(numbers.get(name, 0.0) for name in TOTALS)]
+        if not np.isfinite(own).all():
+            raise ValueError("its seconds or totals are not finite")
         size = len(self.phases)
         for name in numbers.keys() - self.columns.keys():
             self.columns[name] = array("d", [float("nan")]) * size

@@ -62,6 +62,7 @@ def test_rows_are_read_and_damaged_ones_are_named_and_left_out(tmp_path):
         '{"kind":"step","step":-1,"seconds":1}',
         '{"kind":"step","step":6,"seconds":"soon"}',
         '{"kind":"step","step":6,"seconds":NaN}',
+        '{"kind":"step","step":6,"seconds":1,"bytes_sent":"NaN"}',
         '{"kind":"unknown"}',
         '{"kind":"step","step":6,"seconds":1,"loss":[1]}',
         f'{{"kind":"step","step":6,"seconds":{10**400}}}',
@@ -74,9 +75,9 @@ def test_rows_are_read_and_damaged_ones_are_named_and_left_out(tmp_path):
     run = read_run(tmp_path)
     assert run.nodes[0].columns["step"].tolist() == [1, 2, 3, 4] and run.nodes[0].ended
     assert run.nodes[0].columns["loss"].tolist() == [1 / n for n in range(1, 5)]
-    lines = [1, *range(8, 18)]
+    lines = [1, *range(8, 19)]
     assert [int(re.search(r"node-00000.jsonl, line (\d+): ", x)[1]) for x in run.damaged] == lines
-    assert "Left out: 11 damaged rows." in make_page([run])
+    assert "Left out: 12 damaged rows." in make_page([run])
 
 
 def test_what_cannot_be_reported_on_says_what_to_do(tmp_path, capsys):
