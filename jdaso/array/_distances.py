@@ -9,8 +9,8 @@ whole      split      nothing                                          columns
 split      split      blocks of y pass from node to node               rows
 =========  =========  ===============================================  =========
 
-A block is passed on while the distances to it are computed, so that a node holds two blocks at a
-time, besides its part of the result, which is in memory twice while its columns are joined.
+A block is passed on while the distances to it are computed, so that a node holds some rows of two
+blocks at a time, besides its part of the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import jax.numpy as jnp
 
 from ._array import Array, as_array, of_one_world
 from ._elementwise import square
-from ._in_place import put
 from ._layout import ArrayLayout
 from ._move import resplit
 from ._passing import passing
@@ -146,8 +145,17 @@ def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
         return Array(function(*blocks), layout, a.world)
     found = jnp.zeros((a.block.shape[0], shape[1]), dtype)
     for owner, begin, rows in passing(b):
-        found = put(found, function(a.block, rows), 0, b.layout.begins[owner] + begin)
+        column = b.layout.begins[owner] + begin
+        found = _written(found, a.block, rows, column, function=function)
     return Array(found, ArrayLayout(shape, 0, a.counts), a.world)
+
+
+@partial(jax.jit, donate_argnums=0, static_argnames="function")
+def _written(
+    found: jax.Array, x: jax.Array, y: jax.Array, column: Any, *, function: Callable[..., jax.Array]
+) -> jax.Array:
+    """Distances, with those to rows that pass by written to their columns, in place."""
+    return jax.lax.dynamic_update_slice(found, function(x, y), (0, column))
 
 
 def _lines(x: Any) -> Array:

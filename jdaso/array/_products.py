@@ -14,7 +14,7 @@ rows       columns    the second's blocks pass from node to node          rows
 columns    columns    the first's blocks pass from node to node           columns
 =========  =========  ==================================================  ========
 
-A block is passed on while the product with it is computed, so that a node holds two blocks at a
+A block is passed on while the product with it is computed, so that a node holds rows of two at a
 time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of the operand
 that moves. Products of more than 8 MB are computed some rows at a time, and each part is one
 reduction.
