@@ -858,6 +858,20 @@ MUTANTS = [
         "tests/unit/traces/test_traces.py",
     ),
     Mutant(
+        "files of data that stay open",
+        "data/_open_files.py",
+        "while len(_idle) > MOST_IDLE:",
+        "while False:",
+        "tests/unit/data/test_sources.py::test_npy_of_more_shards_than_may_be_open",
+    ),
+    Mutant(
+        "another file with the name of one that was open",
+        "data/_open_files.py",
+        "if _identity(number) != self._file:",
+        "if False:",
+        "tests/unit/data/test_sources.py::test_npy_of_more_shards_than_may_be_open",
+    ),
+    Mutant(
         "rows of an array that a node sends to another layout",
         "array/_move.py",
         "[shifted(overlap(mine, new.slice_of(k)), mine.start) for k in range(nodes)]",

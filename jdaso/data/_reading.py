@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._launch.paths import shown
+from ._open_files import Descriptor
 
 _MOST_BUFFERS = 1024
 """The most buffers of one read: IOV_MAX of Linux."""
@@ -49,8 +50,8 @@ class OpenFile:
     def __init__(self, path: str | Path):
         self.path = Path(path).absolute()
         require_regular(self.path)
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._descriptor)
+        self._descriptor = Descriptor(self.path)
+        weakref.finalize(self, self._descriptor.close)
 
     def fill(self, buffers: Sequence[Any], offset: int) -> None:
         """Fills buffers, one after another, from the bytes at `offset`.
@@ -58,15 +59,22 @@ class OpenFile:
         Raises:
             LoadingError: the file is shorter, or cannot be read.
         """
-        left, at = [memoryview(x).cast("B") for x in buffers], 0
+        try:
+            number = self._descriptor.take()
+        except OSError as error:
+            raise self._failed(offset, error) from error
+        try:
+            self._fill(number, [memoryview(x).cast("B") for x in buffers], offset)
+        finally:
+            self._descriptor.give_back()
+
+    def _fill(self, number: int, left: list[memoryview], offset: int) -> None:
+        at = 0
         while at < len(left):
             try:
-                got = os.preadv(self._descriptor, left[at : at + _MOST_BUFFERS], offset)
+                got = os.preadv(number, left[at : at + _MOST_BUFFERS], offset)
             except OSError as error:  # from a descriptor: it does not name the file
-                raise LoadingError(
-                    f"{shown(self.path)} cannot be read at byte {offset}: {error}. Look for a "
-                    "disk or a file system in trouble."
-                ) from error
+                raise self._failed(offset, error) from error
             if got == 0:
                 raise LoadingError(
                     f"{shown(self.path)} ends at byte {offset}, earlier than its header says. It "
@@ -78,6 +86,12 @@ class OpenFile:
                 at += 1
             if got:
                 left[at] = left[at][got:]
+
+    def _failed(self, offset: int, error: OSError) -> LoadingError:
+        return LoadingError(
+            f"{shown(self.path)} cannot be read at byte {offset}: {error}. Look for a disk or a "
+            "file system in trouble."
+        )
 
     def read(self, size: int, offset: int) -> bytearray:
         """Reads `size` bytes from `offset` on."""

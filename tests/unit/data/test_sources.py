@@ -1,12 +1,14 @@
 """Sources larger than memory give what plain NumPy gives."""
 
 import contextlib
+import gc
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdaso.data import HDF5, Arrays, LoadingError, Npy
+from jdaso.data import HDF5, Arrays, LoadingError, Npy, _open_files
 from jdaso.data._reading import runs
 
 ASKED = [np.arange(23), np.array([22, 0, 0, 5, 4, 3, 6]), np.array([7]), np.arange(0)]
@@ -67,6 +69,30 @@ def test_npy_shards_follow_one_another(tmp_path):
     for path, part in zip(parts, np.split(array, [4, 4, 20]), strict=True):
         np.save(path, part)
     same(Npy(parts), array)
+
+
+def test_npy_of_more_shards_than_may_be_open(tmp_path, monkeypatch):
+    """Some files stay open, others are opened again; threads read all of them at once."""
+    monkeypatch.setattr(_open_files, "MOST_IDLE", 3)
+    array = content()
+    paths = [tmp_path / f"{k}.npy" for k in range(23)]
+    for path, row in zip(paths, array, strict=True):
+        np.save(path, row[None])
+    before = len(os.listdir("/proc/self/fd"))
+    source = Npy(paths)
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(lambda _: same(source, array), range(20)):
+            pass
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+    np.save(tmp_path / "new.npy", array[:1])
+    os.replace(tmp_path / "new.npy", paths[0])
+    source.rows(np.arange(1, 23))
+    with pytest.raises(LoadingError, match=r"0\.npy cannot be read .* another file has taken"):
+        source.rows(np.arange(1))
+    source = None
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_npy_by_names(tmp_path):
