@@ -798,7 +798,7 @@ MUTANTS = [
         "derivatives of blocks that pass from node to node",
         "array/_connected.py",
         "lambda _, derivative: (shift(derivative, x.shape, source, to),),",
-        "lambda _, derivative: (shift(derivative, x.shape, to, source),),",
+        "lambda _, derivative: (shift(-derivative, x.shape, source, to),),",
         "tests/ranks/array/test_compiled.py::test_gradients_of_products_where_the_last_node_has_no_rows",
     ),
     Mutant(
@@ -870,6 +870,13 @@ MUTANTS = [
         "if _identity(number) != self._file:",
         "if False:",
         "tests/unit/data/test_sources.py::test_npy_of_more_shards_than_may_be_open",
+    ),
+    Mutant(
+        "arrays of a file that saving would remove",
+        "array/io.py",
+        'if others := [name for name in there if name != dataset.strip("/")]:',
+        "if others := []:",
+        "tests/unit/array/test_files.py::test_a_file_that_holds_another_array_is_not_replaced",
     ),
     Mutant(
         "rows of an array that a node sends to another layout",

@@ -191,6 +191,12 @@ class Array(Operators):
     def __complex__(self) -> complex:
         return self._number(complex)
 
+    def __format__(self, spec: str) -> str:
+        """Formats an array without axes that is whole on this node as its number."""
+        if not spec or self.ndim or isinstance(self.block, Tracer):
+            return format(str(self), spec)
+        return format(self.block.item(), spec)
+
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"An index must be a whole number, got {self.dtype}.")

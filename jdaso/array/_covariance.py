@@ -17,7 +17,7 @@ from ._shape import expand_dims, permute_dims, squeeze
 _sum = REDUCTIONS["sum"]
 
 
-def average(x: Any, *, axis: Axes | None = None, weights: Any = None) -> Array:
+def average(x: Any, axis: Axes | None = None, *, weights: Any = None) -> Array:
     """The weighted mean ``sum w x / sum w`` over axes (None: all).
 
     Args:

@@ -72,7 +72,7 @@ METHODS_OF_NUMPY: dict[str, Callable[[int, np.ndarray], Place]] = {
 
 @method("percentile")
 def percentile(
-    x: Any, q: Any, *, axis: int | None = None, method: str = "linear", keepdims: bool = False
+    x: Any, q: Any, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
 ) -> Array:
     """Percentiles along an axis, like `numpy.percentile`; NaN if an element is NaN.
 
@@ -132,13 +132,13 @@ def _mixed(rows: jax.Array, share: np.ndarray) -> jax.Array:
 
 
 def quantile(
-    x: Any, q: Any, *, axis: int | None = None, method: str = "linear", keepdims: bool = False
+    x: Any, q: Any, axis: int | None = None, *, method: str = "linear", keepdims: bool = False
 ) -> Array:
     """Quantiles, of shares 0 to 1; see `percentile`."""
     return percentile(x, 100 * np.asarray(q), axis=axis, method=method, keepdims=keepdims)
 
 
 @method("median")
-def median(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def median(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """The median along an axis (None: of all elements); see `percentile`."""
     return percentile(x, 50.0, axis=axis, keepdims=keepdims)

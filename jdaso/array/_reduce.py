@@ -105,14 +105,14 @@ def _between(share: jax.Array, name: str, at: World) -> jax.Array:
 
 
 def _sums(name: str) -> Callable[..., Array]:
-    def call(x: Any, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Array:
+    def call(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Array:
         return _reduced(name, x, axis, keepdims=keepdims, dtype=dtype)
 
     return _told(call, name)
 
 
 def _picks(name: str) -> Callable[..., Array]:
-    def call(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    def call(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
         return _reduced(name, x, axis, keepdims=keepdims)
 
     return _told(call, name)
@@ -216,13 +216,13 @@ def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims
 
 
 @method("mean")
-def mean(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Arithmetic mean over axes (None: all); NaN of no elements. Moves half as much as `var`."""
     return _of_moments(x, axis, _mean, keepdims=keepdims)
 
 
 @method("var")
-def var(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+def var(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Variance ``sum |x - mean|² / (n - correction)`` over axes (None: all).
 
     Moves at most two numbers of each result, in one operation, from each node to each other one.
@@ -236,14 +236,14 @@ def var(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = 
 
 
 @method("std")
-def std(x: Any, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+def std(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Standard deviation, the root of `var`."""
     found = var(x, axis=axis, correction=correction, keepdims=keepdims)
     return Array(jnp.sqrt(found.block), found.layout, found.world)
 
 
 @method("count_nonzero")
-def count_nonzero(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Array:
+def count_nonzero(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """The number of elements that are not 0, over axes (None: all)."""
     x = as_array(x)
     nonzero = Array(x.block != 0, x.layout, x.world)
@@ -301,13 +301,13 @@ def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
 
 
 @method("argmin")
-def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """The index of the first smallest element along an axis (None: of the flat array)."""
     return _extreme(x, axis, keepdims=keepdims, least=True)
 
 
 @method("argmax")
-def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Array:
+def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
     """The index of the first largest element along an axis (None: of the flat array)."""
     return _extreme(x, axis, keepdims=keepdims, least=False)
 

@@ -16,7 +16,7 @@ from ._shape import broadcast_to, expand_dims, ravel, reshape
 
 
 @method("repeat")
-def repeat(x: Any, repeats: Any, *, axis: int | None = None) -> Array:
+def repeat(x: Any, repeats: Any, axis: int | None = None) -> Array:
     """Each element several times in a row along an axis (None: of the flat array).
 
     Args:
@@ -119,7 +119,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[Array, ...]:
 
 
 @method("unstack")
-def unstack(x: Any, *, axis: int = 0) -> tuple[Array, ...]:
+def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
     """The parts of an array along an axis, without that axis.
 
     Moves nothing, or along the split what `resplit` to the longest other axis moves.

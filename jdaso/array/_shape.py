@@ -114,7 +114,7 @@ def squeeze(x: Any, axis: Axes) -> Array:
 
 
 @method("flip")
-def flip(x: Any, *, axis: Axes | None = None) -> Array:
+def flip(x: Any, axis: Axes | None = None) -> Array:
     """Elements in the opposite order along axes (None: all). Moves the rows of the split axis."""
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
@@ -132,7 +132,7 @@ def flip(x: Any, *, axis: Axes | None = None) -> Array:
 
 
 @method("roll")
-def roll(x: Any, shift: Axes, *, axis: Axes | None = None) -> Array:
+def roll(x: Any, shift: Axes, axis: Axes | None = None) -> Array:
     """Elements shifted along axes, the last ones to the front (None: of the flat array)."""
     x = as_array(x)
     if axis is None:
@@ -159,7 +159,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
     return Array(jnp.broadcast_to(x.block, layout.block_shape(x.world.node)), layout, x.world)
 
 
-def concat(arrays: Sequence[Any], *, axis: int | None = 0) -> Array:
+def concat(arrays: Sequence[Any], axis: int | None = 0) -> Array:
     """Arrays one after another along an axis (None: flat ones).
 
     Along another axis than the split nothing moves if all have one layout; along the split the rows
@@ -203,6 +203,6 @@ def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
     return Array(jnp.concatenate(parts, axis), layout, at)
 
 
-def stack(arrays: Sequence[Any], *, axis: int = 0) -> Array:
+def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
     """Arrays side by side along a new axis. Nothing moves if all have one layout."""
     return concat([expand_dims(x, axis=axis) for x in arrays], axis=axis)

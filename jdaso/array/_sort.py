@@ -118,7 +118,7 @@ def _along(x: Any, axis: int, *, places: bool) -> Array:
 
 
 @method("sort")
-def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def sort(x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """The elements in ascending order along an axis; equal ones keep their order, NaN come last.
 
     Moves nothing along another axis than the split; along the split of one axis each number at most
@@ -130,7 +130,7 @@ def sort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = Tru
 
 
 @method("argsort")
-def argsort(x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+def argsort(x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
     """The indices that sort an array along an axis; see `sort`."""
     if descending:
         x = as_array(x)

@@ -17,7 +17,7 @@ from ._reduce import index_type
 
 
 @method("take")
-def take(x: Any, indices: Any, *, axis: int | None = None) -> Array:
+def take(x: Any, indices: Any, axis: int | None = None) -> Array:
     """Elements at indices of an axis, in their order: ``x[..., indices, ...]``.
 
     Args:
@@ -38,7 +38,7 @@ def take(x: Any, indices: Any, *, axis: int | None = None) -> Array:
 
 
 @method("take_along_axis")
-def take_along_axis(x: Any, indices: Any, *, axis: int = -1) -> Array:
+def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Array:
     """Elements ``x[..., indices[..., k, ...], ...]``: an index of an axis for each place.
 
     Args:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from ._array import Array
 from ._formats import format_of
-from ._formats._base import Choice
+from ._formats._base import Choice, Format
 from ._together import together
 from ._world import world
 
@@ -33,7 +35,8 @@ def load(
         dataset: the name in a file of several arrays; None: the only one.
         split: the axis to divide over nodes; None: each node reads all of it, as with an array
             without axes.
-        dtype: the type; None: the file's.
+        dtype: the type; None: the file's. Without `jax_enable_x64`, 64-bit numbers become 32-bit
+            ones; if 64 bits were requested, with a warning.
         delimiter: between the numbers of a line, in CSV files.
         header: lines before the first row, in CSV files.
 
@@ -42,13 +45,29 @@ def load(
         ImportError: a package that reads the format is missing; the error tells how to install it.
     """
     at, path = world(), Path(path)
+    _warn_if_narrowed(dtype)
     with together(at, f"read {path.name}"):
         kind = format_of(path)
     return kind.load(path, Choice(dataset, split, dtype, delimiter, header))
 
 
+def _warn_if_narrowed(dtype: Any) -> None:
+    """Warns of a requested type that JAX does not have without `jax_enable_x64`."""
+    if dtype is None:
+        return
+    found = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    if found != np.dtype(dtype):
+        warnings.warn(
+            f"The numbers are read as {found}, not as {np.dtype(dtype)}: JAX computes in 32 bits. "
+            "Set JAX_ENABLE_X64=1 in the environment of all nodes for 64.",
+            stacklevel=4,
+        )
+
+
 def save(x: Array, path: Any, dataset: str = "data") -> None:
     """Writes an array to a file, replacing the file; all nodes write their parts at once.
+
+    A file that holds other arrays is refused: they would be lost.
 
     Args:
         x: the array.
@@ -56,7 +75,8 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
         dataset: the array's name in a file that can hold several.
 
     Raises:
-        OSError, ValueError: on every node, if one node cannot write its part.
+        OSError, ValueError: on every node, if one node cannot write its part, or the file holds
+            other arrays.
         TypeError: files have no type for the numbers; an older file stays as it is.
         ImportError: a package that writes the format is missing; the error tells how to install it.
     """
@@ -65,4 +85,21 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
         raise TypeError(f"Files have no type for {x.dtype}. Save x.astype('float32').")
     if x.split is None:  # made before the session, whose nodes must write one file
         x = Array(x.block, x.layout, world())
-    format_of(path).save(x, path, dataset)
+    kind = format_of(path)
+    with together(x.world, f"replace {path.name}"):
+        if x.world.node == 0:
+            _require_replaceable(kind, path, dataset)
+    kind.save(x, path, dataset)
+
+
+def _require_replaceable(kind: Format, path: Path, dataset: str) -> None:
+    """Raises `ValueError` if a file holds other arrays; one that cannot be read holds none."""
+    try:
+        there = kind.names(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        there = []
+    if others := [name for name in there if name != dataset.strip("/")]:
+        raise ValueError(
+            f"{path} holds the arrays {', '.join(others)}, which saving {dataset!r} would remove: "
+            "a file that is saved holds one array. Give another path, or remove the file."
+        )

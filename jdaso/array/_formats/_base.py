@@ -50,6 +50,10 @@ class Format(Protocol):
         """Writes an array, replacing the file; each node its part."""
         ...
 
+    def names(self, path: Path) -> list[str]:
+        """Returns the names of the arrays in a file; none where a file holds one without a name."""
+        ...
+
 
 class Sliced:
     """A format of which slices can be read."""
@@ -57,6 +61,10 @@ class Sliced:
     def opened(self, path: Path, dataset: str | None) -> AbstractContextManager[Any]:
         """Opens a file's array, which has a shape, a dtype and slices."""
         raise NotImplementedError
+
+    def names(self, path: Path) -> list[str]:
+        """Returns the names of the arrays in a file; none where a file holds one without a name."""
+        return []
 
     def load(self, path: Path, choice: Choice) -> Array:
         """Reads an array; each node its part."""

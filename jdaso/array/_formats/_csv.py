@@ -48,6 +48,10 @@ class Csv:
         block = jnp.asarray(rows.reshape(len(rows), width))
         return resplit(Array(block, layout, at), axis_of(choice.split, 2))
 
+    def names(self, path: Path) -> list[str]:
+        """Returns no name: a file holds one matrix."""
+        return []
+
     def save(self, x: Array, path: Path, dataset: str) -> None:
         """Writes lines, replacing the file; nodes exchange the sizes, and write together."""
         if x.ndim not in (1, 2) or np.dtype(x.dtype).kind not in "iufb":

@@ -21,11 +21,13 @@ class Hdf5(Placed):
         """Opens a data set; None: the only one."""
         h5py = needs("h5py", "An HDF5 file", "arrays")
         with h5py.File(path, "r") as file:
-            names: list[str] = []
-            file.visititems(
-                lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) else None
-            )
-            yield file[chosen(path, dataset, names)]
+            yield file[chosen(path, dataset, names_of(file))]
+
+    def names(self, path: Path) -> list[str]:
+        """Returns the names of the arrays in a file."""
+        h5py = needs("h5py", "An HDF5 file", "arrays")
+        with h5py.File(path, "r") as file:
+            return names_of(file)
 
     def make(self, path: Path, dataset: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Makes a file with room for all rows."""
@@ -39,6 +41,13 @@ class Hdf5(Placed):
         with h5py.File(path, "r") as file:
             stored: Any = file[dataset]
             return stored.id.get_offset()
+
+
+def names_of(file: Any) -> list[str]:
+    """Returns the names of an open file's data sets."""
+    found: list[str] = []
+    file.visititems(lambda name, one: found.append(name) if hasattr(one, "shape") else None)
+    return found
 
 
 def chosen(path: Path, dataset: str | None, names: list[str]) -> str:

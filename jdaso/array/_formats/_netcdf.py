@@ -12,7 +12,7 @@ from scipy.io import netcdf_file
 
 from ..._base.extras import needs
 from .._array import Array
-from ._hdf5 import Hdf5, chosen, room
+from ._hdf5 import Hdf5, chosen, names_of, room
 
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable.%10d"
 """The name that netCDF gives to the scale of a dimension without coordinates."""
@@ -28,6 +28,17 @@ class NetCDF(Hdf5):
             older = file.read(3) == b"CDF"
         with _older(path, dataset) if older else _newer(path, dataset) as stored:
             yield stored
+
+    def names(self, path: Path) -> list[str]:
+        """Returns the names of the variables in a file."""
+        with path.open("rb") as file:
+            older = file.read(3) == b"CDF"
+        if older:
+            with contextlib.closing(netcdf_file(path, "r", mmap=True)) as file:
+                return list(file.variables)
+        h5py = needs("h5py", "A netCDF file", "arrays")
+        with h5py.File(path, "r") as file:
+            return [name for name in names_of(file) if not _is_dimension(file[name])]
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
         """Writes an array, replacing the file; all nodes write their rows at once."""
@@ -46,6 +57,12 @@ class NetCDF(Hdf5):
             room(file, dataset, shape, dtype)
             for axis in range(len(shape)):
                 file[dataset].dims[axis].attach_scale(file[f"{dataset}_{axis}"])
+
+
+def _is_dimension(stored: Any) -> bool:
+    """Returns whether a data set is the scale of a dimension without coordinates."""
+    name = stored.attrs.get("NAME", b"")
+    return bytes(name).startswith(_NO_VARIABLE[:40].encode())
 
 
 class _Variable:

@@ -33,6 +33,14 @@ class Zarr(Sliced):
             found = found[chosen(path, dataset, sorted(found.array_keys()))]
         yield found
 
+    def names(self, path: Path) -> list[str]:
+        """Returns the names of the arrays and groups in a group; none for an array alone."""
+        zarr = needs("zarr", "A Zarr array", "arrays")
+        found = zarr.open(path, mode="r")
+        if isinstance(found, zarr.Array):
+            return []
+        return sorted([*found.array_keys(), *found.group_keys()])
+
     def save(self, x: Array, path: Path, dataset: str) -> None:
         """Writes a group with the array, replacing it; each node whole chunks of its own.
 

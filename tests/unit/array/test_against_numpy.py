@@ -157,3 +157,20 @@ def test_histograms(axis):
         check(3, lambda count=count: count(split(A, axis))[1], edges)
     whole = np.array([3, 0, 3, 7, 1, 1, 1])
     check(3, lambda: ja.bincount(split(whole, 0)), np.bincount(whole))
+
+
+def test_the_axis_may_be_given_by_place_as_to_numpy():
+    x = split(A, None)
+    for name in ("sum", "prod", "min", "max", "mean", "var", "std", "argmin", "argmax"):
+        np.testing.assert_allclose(getattr(x, name)(1), getattr(A, name)(1), rtol=1e-5)
+    for name in ("all", "any", "median", "sort", "argsort", "flip", "count_nonzero"):
+        np.testing.assert_array_equal(getattr(ja, name)(x, 1), getattr(np, name)(A, 1))
+    np.testing.assert_allclose(ja.percentile(x, 30, 1), np.percentile(A, 30, 1), rtol=1e-5)
+    np.testing.assert_array_equal(ja.concat([x, x], 1), np.concatenate([A, A], 1))
+    np.testing.assert_array_equal(ja.take(x, np.array([2, 0]), 1), A[:, [2, 0]])
+
+
+def test_a_number_is_formatted_as_one():
+    assert f"{split(A, None)[0, 0]:8.3f}" == f"{A[0, 0]:8.3f}"
+    with pytest.raises(ValueError, match="format"):
+        f"{split(A, None):8.3f}"

@@ -1,5 +1,7 @@
 """Files that each node reads and writes in part."""
 
+import os
+import shutil
 import sys
 from functools import partial
 
@@ -32,6 +34,41 @@ def test_what_is_saved_is_read_again_on_other_nodes(tmp_path, name, axis):
             np.testing.assert_array_equal(file["x"][:], X)
 
 
+def test_a_type_that_jax_does_not_have_is_a_warning(tmp_path):
+    ja.save(ja.asarray(X), tmp_path / "x.npy")
+    with pytest.warns(UserWarning, match="read as float32, not as float64.*JAX_ENABLE_X64=1"):
+        found = ja.load(tmp_path / "x.npy", dtype="float64")
+    assert found.dtype == np.float32
+
+
+def with_another(path):
+    """Writes a file that holds another array."""
+    if path.suffix == ".zarr":
+        zarr.open_group(path, mode="w").create_array("other", data=X)
+    elif path.suffix == ".cdf":
+        with netcdf_file(path, "w") as file:
+            file.createDimension("row", 7)
+            file.createVariable("other", "f4", ("row",))[:] = X[:, 0]
+    else:
+        with h5py.File(path, "w") as file:
+            file["group/other" if path.suffix == ".h5" else "other"] = X
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.nc", "x.cdf", "x.zarr"])
+def test_a_file_that_holds_another_array_is_not_replaced(tmp_path, name):
+    path, nodes = tmp_path / name, 2
+    on_nodes(nodes, lambda: ja.save(ja.asarray(X, split=0), path, dataset="x"))
+    on_nodes(nodes, lambda: ja.save(ja.asarray(2 * X, split=0), path, dataset="x"))
+    np.testing.assert_array_equal(np.asarray(ja.load(path)), 2 * X)
+    error = (ValueError, OSError)  # node 0's, or what the other is told of it
+    with pytest.raises(error, match="holds the arrays x, which saving 'y' would remove"):
+        on_nodes(nodes, lambda: ja.save(ja.asarray(X, split=0), path, dataset="y"))
+    (shutil.rmtree if path.is_dir() else os.remove)(path)
+    with_another(path)
+    with pytest.raises(error, match="other, which saving 'x' would remove"):
+        on_nodes(nodes, lambda: ja.save(ja.asarray(X, split=0), path, dataset="x"))
+
+
 def test_files_of_other_programs(tmp_path):
     """A table with a header and blanks, both kinds of netCDF, Zarr's older version."""
     text = "a;b;c\n" + "\n".join("; ".join(map(repr, row)) for row in X.tolist())
@@ -51,7 +88,7 @@ def test_files_of_other_programs(tmp_path):
 
 def test_each_node_reads_a_part_of_the_lines(tmp_path):
     ja.save(ja.asarray(np.arange(40, dtype=np.int32)), tmp_path / "x.csv")
-    parts = on_nodes(3, lambda: (x := ja.load(tmp_path / "x.csv", dtype=int)).counts and x.block)
+    parts = on_nodes(3, lambda: (x := ja.load(tmp_path / "x.csv", dtype=np.int32)).counts and x.block)
     assert all(10 < len(part) < 17 for part in parts)
     np.testing.assert_array_equal(np.concatenate(parts)[:, 0], np.arange(40))
 
