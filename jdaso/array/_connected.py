@@ -175,7 +175,7 @@ class Connected:
 
         forth.defvjp(
             lambda one: (forth(one), None),
-            lambda _, derivative: (shift(derivative, x.shape, source, to),),
+            lambda _, derivative: (self._shift_compiled(derivative, x.shape, source, to),),
         )
         return forth(x.astype(arrays.computed_as(x.dtype))).astype(x.dtype)
 

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from ._array import Array, as_array, of_one_world
 from ._elementwise import square
+from ._in_place import written
 from ._layout import ArrayLayout
 from ._move import resplit
 from ._passing import passing
@@ -146,12 +147,11 @@ def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
     found = jnp.zeros((a.block.shape[0], shape[1]), dtype)
     for owner, begin, rows in passing(b):
         column = b.layout.begins[owner] + begin
-        found = _written(found, a.block, rows, column, function=function)
+        found = written(_put_distances, found, a.block, rows, column, function=function)
     return Array(found, ArrayLayout(shape, 0, a.counts), a.world)
 
 
-@partial(jax.jit, donate_argnums=0, static_argnames="function")
-def _written(
+def _put_distances(
     found: jax.Array, x: jax.Array, y: jax.Array, column: Any, *, function: Callable[..., jax.Array]
 ) -> jax.Array:
     """Distances, with those to rows that pass by written to their columns, in place."""

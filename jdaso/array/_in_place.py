@@ -6,11 +6,12 @@ result that nothing else refers to may be given here: its memory is used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 PIECE_BYTES = 1 << 23
 """Bytes of a part; an operation holds a few at a time."""
@@ -29,7 +30,34 @@ def pieces(rows: int, *widths: int, itemsize: int) -> Iterator[slice]:
         yield slice(begin, min(begin + step, rows))
 
 
-@partial(jax.jit, donate_argnums=0)
+def pieces_of(*operands: jax.Array, rows: int, width: int, itemsize: int) -> list[slice]:
+    """Returns ranges of rows as `pieces` does; all rows at once in a program that is traced."""
+    if any(isinstance(x, Tracer) for x in operands):
+        return [slice(0, rows)]
+    return list(pieces(rows, width, itemsize=itemsize))
+
+
+def written(
+    function: Callable[..., jax.Array], total: jax.Array, /, *rest: Any, **static: Any
+) -> jax.Array:
+    """Returns ``function(total, *rest)``, in the memory of `total`, which is given up.
+
+    Args:
+        function: a function that writes to a part of `total`.
+        total: the whole result so far.
+        rest: other arguments.
+        static: arguments that are not arrays, for each of which a program is compiled.
+    """
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves((total, rest))):
+        return function(total, *rest, **static)
+    return _compiled(function, tuple(static))(total, *rest, **static)
+
+
+@cache
+def _compiled(function: Callable[..., jax.Array], static: tuple[str, ...]) -> Any:
+    return jax.jit(function, donate_argnums=0, static_argnames=static)
+
+
 def put(total: jax.Array, part: jax.Array, row: Any, column: Any) -> jax.Array:
     """Returns a matrix with a part written to it, from this row and column on."""
     return jax.lax.dynamic_update_slice(total, part.astype(total.dtype), (row, column))
@@ -48,18 +76,18 @@ def add_product(
         inner: the first column of `a` that counts.
         column: the first column of the part, which has as many columns as `b`.
     """
-    itemsize = max(total.dtype.itemsize, a.dtype.itemsize)
-    for rows in pieces(a.shape[0], *b.shape, itemsize=itemsize):
+    itemsize, width = max(total.dtype.itemsize, a.dtype.itemsize), max(b.shape)
+    for rows in pieces_of(total, a, b, rows=a.shape[0], width=width, itemsize=itemsize):
         at = row + rows.start, rows.start, inner, column
-        total = _add_rows(total, a, b, at, rows=rows.stop - rows.start)
+        total = written(_add_rows, total, a, b, at, rows=rows.stop - rows.start)
     return total
 
 
-@partial(jax.jit, donate_argnums=0, static_argnames="rows")
 def _add_rows(
     total: jax.Array, a: jax.Array, b: jax.Array, at: tuple[Any, Any, Any, Any], *, rows: int
 ) -> jax.Array:
     row, begin, inner, column = at
     part = jax.lax.dynamic_slice(a, (begin, inner), (rows, b.shape[0])) @ b
     before = jax.lax.dynamic_slice(total, (row, column), part.shape)
-    return jax.lax.dynamic_update_slice(total, before + part, (row, column))
+    added = before + part.astype(total.dtype)
+    return jax.lax.dynamic_update_slice(total, added, (row, column))

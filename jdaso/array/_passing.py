@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 
 from ._array import Array
-from ._in_place import pieces
+from ._in_place import pieces_of
 from ._move import cut
 
 
@@ -31,11 +31,13 @@ def passing(x: Array) -> Iterator[Passed]:
     """Yields the rows of all nodes, at most 8 MB at a time; the next ones are in flight meanwhile.
 
     They begin with the node's own. If blocks are larger, all nodes' first rows pass, then the next.
+    In a program that is traced each block passes at once.
     """
     node, nodes = x.world.node, x.world.nodes
     shapes = [x.layout.block_shape(k) for k in range(nodes)]
     width = max(math.prod(shape[1:]) for shape in shapes)
-    for part in pieces(max(shape[0] for shape in shapes), width, itemsize=x.dtype.itemsize):
+    most, itemsize = max(shape[0] for shape in shapes), x.dtype.itemsize
+    for part in pieces_of(x.block, rows=most, width=width, itemsize=itemsize):
         parts = [slice(min(part.start, n), min(part.stop, n)) for n, *_ in shapes]
         rows = cut(x.block, 0, parts[node])
         for k in range(nodes):

@@ -30,8 +30,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._mpi.arrays import computed_as
 from ._array import Array, as_array, method, of_one_world
-from ._in_place import add_product, pieces, put
+from ._in_place import add_product, pieces_of, put, written
 from ._layout import ArrayLayout
 from ._move import cut, laid, resplit
 from ._passing import passing
@@ -89,13 +90,13 @@ def _summed(a: Array, b: Array) -> Array:
     left = laid(a, ArrayLayout(a.shape, 1, counts)).block
     right = laid(b, ArrayLayout(b.shape, 0, counts)).block
     layout, reduce = ArrayLayout(_shape(a, b)), a.world.reduce
-    itemsize = jnp.result_type(left, right).itemsize
-    rows = list(pieces(*left.shape, b.shape[1], itemsize=itemsize))
+    itemsize, width = jnp.result_type(left, right).itemsize, max(*counts, b.shape[1])
+    rows = pieces_of(left, right, rows=a.shape[0], width=width, itemsize=itemsize)
     if len(rows) == 1:
         return Array(reduce(left @ right, "sum"), layout, a.world)
-    total = _zeros(left, right, layout.shape)
+    total = jnp.zeros(layout.shape, jnp.result_type(left, right))
     for begin, part in _ahead((each.start, left[each] @ right) for each in rows):
-        total = put(total, reduce(part, "sum"), begin, 0)
+        total = written(put, total, reduce(part, "sum"), begin, 0)
     return Array(total, layout, a.world)
 
 
@@ -114,7 +115,7 @@ def _passing_rows(a: Array, b: Array) -> Array:
     for owner, begin, rows in passing(b):
         inner = b.layout.begins[owner] + begin
         total = add_product(total, a.block, rows, inner=inner)
-    return Array(total, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
+    return _sum(a, b, total, 0)
 
 
 def _passing_columns(a: Array, b: Array) -> Array:
@@ -123,7 +124,7 @@ def _passing_columns(a: Array, b: Array) -> Array:
     for owner, begin, rows in passing(b):
         column = b.layout.begins[owner]
         total = add_product(total, a.block, rows, inner=begin, column=column)
-    return Array(total, ArrayLayout(_shape(a, b), 0, a.counts), a.world)
+    return _sum(a, b, total, 0)
 
 
 def _passing_first(a: Array, b: Array) -> Array:
@@ -132,12 +133,18 @@ def _passing_first(a: Array, b: Array) -> Array:
     for owner, begin, rows in passing(a):
         factor = cut(b.block, 0, a.layout.slice_of(owner))
         total = add_product(total, rows, factor, row=begin)
-    return Array(total, ArrayLayout(_shape(a, b), 1, b.counts), a.world)
+    return _sum(a, b, total, 1)
 
 
 def _zeros(a: jax.Array, b: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """The sum of no products."""
-    return jnp.zeros(shape, jnp.result_type(a, b))
+    """The sum of no products: of narrow floats in float32, since such a sum would stop growing."""
+    return jnp.zeros(shape, computed_as(jnp.result_type(a, b)))
+
+
+def _sum(a: Array, b: Array, total: jax.Array, split: int) -> Array:
+    """The product, split like its factor."""
+    found = total.astype(jnp.result_type(a.dtype, b.dtype))
+    return Array(found, ArrayLayout(_shape(a, b), split, (a, b)[split].counts), a.world)
 
 
 _PRODUCTS: dict[tuple[int | None, int | None], Callable[[Array, Array], Array]] = {

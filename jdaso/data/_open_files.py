@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 MOST_IDLE = 256
@@ -11,8 +12,13 @@ MOST_IDLE = 256
 1024 files."""
 
 _lock = threading.RLock()  # a garbage collection may close a file while this thread holds the lock
-_idle: dict[Descriptor, None] = {}
+_idle: OrderedDict[Descriptor, None] = OrderedDict()
 """Open files that no thread reads; the one that was read the longest time ago is first."""
+
+# A forked process has no other thread, which might hold the lock for ever.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 
 
 class Descriptor:
@@ -57,14 +63,14 @@ class Descriptor:
         """Closes the file, which no thread reads."""
         with _lock:
             _idle.pop(self, None)
-            if self._number is not None:
-                os.close(self._number)
-            self._number = None
+            number, self._number = self._number, None
+            if number is not None:
+                os.close(number)
 
     def _rest(self) -> None:
         _idle[self] = None
         while len(_idle) > MOST_IDLE:
-            next(iter(_idle)).close()
+            _idle.popitem(last=False)[0].close()
 
     def _open_again(self) -> int:
         number = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,7 +80,7 @@ class Descriptor:
         return number
 
 
-def _identity(number: int) -> tuple[int, int]:
-    """The device and the inode of an open file."""
+def _identity(number: int) -> tuple[int, ...]:
+    """The device, inode, size and time of an open file; a new file may get the inode of an old."""
     about = os.fstat(number)
-    return about.st_dev, about.st_ino
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns

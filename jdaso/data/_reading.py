@@ -53,6 +53,9 @@ class OpenFile:
         self._descriptor = Descriptor(self.path)
         weakref.finalize(self, self._descriptor.close)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenFile, (self.path,)  # a copy opens the file itself
+
     def fill(self, buffers: Sequence[Any], offset: int) -> None:
         """Fills buffers, one after another, from the bytes at `offset`.
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,15 +27,6 @@ from ._state import PipelineState
 log = logging.getLogger("jdaso")
 
 STRATEGIES = ("data", "model", "hybrid")
-
-
-@runtime_checkable
-class Skips(Protocol):
-    """Data that can move over batches without reading them."""
-
-    def skip_batches(self, count: int) -> None:
-        """Moves over the next batches."""
-        ...
 
 
 class FitResult(NamedTuple):
@@ -185,8 +176,8 @@ def fit(
                     checkpoints = Checkpoints(folder, pipeline, every_steps=every_steps)
                     position, begin = checkpoints.restore(position)
                 batches.begin()
-                if begin and isinstance(data, Skips):
-                    data.skip_batches(begin - number - 1)
+                if begin and (skip_batches := _skipping(data)) is not None:
+                    skip_batches(begin - number - 1)
                     numbered, made = enumerate(data, begin), begin
                     continue
             if number < begin:
@@ -256,3 +247,9 @@ def _partitions(
             f"(mpiexec -n {partitions * max(replicas, 1)}), or change one of them."
         )
     return partitions
+
+
+def _skipping(data: Any) -> Callable[[int], None] | None:
+    """The method of an iterator, such as `jdaso.data.Loader`, that moves over its next batches."""
+    found = getattr(data, "skip_batches", None)
+    return found if callable(found) and hasattr(data, "__next__") else None

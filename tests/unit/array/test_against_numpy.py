@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from array_nodes import on_nodes
@@ -174,3 +175,24 @@ def test_a_number_is_formatted_as_one():
     assert f"{split(A, None)[0, 0]:8.3f}" == f"{A[0, 0]:8.3f}"
     with pytest.raises(ValueError, match="format"):
         f"{split(A, None):8.3f}"
+
+
+def test_a_sum_over_an_uneven_axis_comes_in_the_same_parts_on_all_nodes(monkeypatch):
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", 64)
+    a, b = np.ones((16, 9), np.float32), np.ones((9, 2), np.float32)
+    for found in on_nodes(2, lambda: np.asarray(split(a, 1) @ split(b, 0))):
+        np.testing.assert_array_equal(found, np.full((16, 2), 9.0))
+
+
+def test_a_long_sum_of_narrow_floats_does_not_stop_growing(monkeypatch):
+    """256 + 1 is 256 in bfloat16."""
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", 2)
+    a, b = np.ones((2, 600), "bfloat16"), np.ones((600, 1), "bfloat16")
+    for found in on_nodes(2, lambda: split(a, 0) @ split(b, 0)):
+        assert found.dtype == a.dtype and np.asarray(found.block, float).tolist() == [[600.0]]
+
+
+def test_a_traced_product_is_one_part(monkeypatch):
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", 16)
+    traced = jax.make_jaxpr(lambda x: (split(x, 0) @ split(x, 0)).block)(A[:5])
+    assert len(traced.eqns) < 9

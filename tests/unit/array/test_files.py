@@ -88,7 +88,9 @@ def test_files_of_other_programs(tmp_path):
 
 def test_each_node_reads_a_part_of_the_lines(tmp_path):
     ja.save(ja.asarray(np.arange(40, dtype=np.int32)), tmp_path / "x.csv")
-    parts = on_nodes(3, lambda: (x := ja.load(tmp_path / "x.csv", dtype=np.int32)).counts and x.block)
+    parts = on_nodes(
+        3, lambda: (x := ja.load(tmp_path / "x.csv", dtype=np.int32)).counts and x.block
+    )
     assert all(10 < len(part) < 17 for part in parts)
     np.testing.assert_array_equal(np.concatenate(parts)[:, 0], np.arange(40))
 

@@ -1,9 +1,11 @@
 """Sources larger than memory give what plain NumPy gives."""
 
 import contextlib
+import copy
 import gc
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -93,6 +95,37 @@ def test_npy_of_more_shards_than_may_be_open(tmp_path, monkeypatch):
     source = None
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_copy_of_a_source_opens_its_files_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(_open_files, "MOST_IDLE", 0)
+    np.save(tmp_path / "x.npy", content())
+    source = Npy(tmp_path / "x.npy")
+    for again in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+        same(again, content())
+        same(source, content())
+
+
+def test_a_process_that_is_forked_during_a_read_reads_too(tmp_path):
+    np.save(tmp_path / "x.npy", content())
+    source, ended = Npy(tmp_path / "x.npy"), threading.Event()
+
+    def read():
+        while not ended.is_set():
+            _open_files._lock.acquire()
+            _open_files._lock.release()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(read)
+        try:
+            for _ in range(30):
+                if (child := os.fork()) == 0:
+                    signal.alarm(10)  # ends a child that waits for the lock
+                    source.rows(np.arange(3))
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            ended.set()
 
 
 def test_npy_by_names(tmp_path):
