@@ -249,7 +249,7 @@ def _partitions(
     return partitions
 
 
-def _skipping(data: Any) -> Callable[[int], None] | None:
+def _skipping(data: Any) -> Callable[[int], Any] | None:
     """The method of an iterator, such as `jdaso.data.Loader`, that moves over its next batches."""
     found = getattr(data, "skip_batches", None)
     return found if callable(found) and hasattr(data, "__next__") else None
