@@ -98,7 +98,7 @@ def test_npy_of_more_shards_than_may_be_open(tmp_path, monkeypatch):
 
 
 def test_a_copy_of_a_source_opens_its_files_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(_open_files, "MOST_IDLE", 0)
+    monkeypatch.setattr(_open_files, "MOST_IDLE", 1)
     np.save(tmp_path / "x.npy", content())
     source = Npy(tmp_path / "x.npy")
     for again in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
