@@ -17,7 +17,7 @@ columns    columns    the first's blocks pass from node to node           column
 A block is passed on while the product with it is computed, so that a node holds rows of two at a
 time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of the operand
 that moves. Products of more than 8 MB are computed some rows at a time, and each part is one
-reduction.
+reduction; in a program that is traced all rows are one part.
 """
 
 from __future__ import annotations
