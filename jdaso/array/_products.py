@@ -138,7 +138,8 @@ def _passing_first(a: Array, b: Array) -> Array:
 
 def _zeros(a: jax.Array, b: jax.Array, shape: Sequence[int]) -> jax.Array:
     """The sum of no products: of narrow floats in float32, since such a sum would stop growing."""
-    return jnp.zeros(shape, computed_as(jnp.result_type(a, b)))
+    dtype = jnp.result_type(a, b)
+    return jnp.zeros(shape, computed_as(dtype) if jnp.issubdtype(dtype, jnp.floating) else dtype)
 
 
 def _sum(a: Array, b: Array, total: jax.Array, split: int) -> Array:
