@@ -79,6 +79,8 @@ class Session:
         mesh: a mesh of them, axis ``"local"``.
         node_axis: ``"node"``, the name of the virtual nodes' axis.
         timeline: this node's activities with their times; a `Timeline`.
+        began: when the session began: ``unix_seconds`` by node 0's host, the same on all nodes, and
+            ``seconds`` by this node's `time.perf_counter`.
 
     Raises:
         ValueError: unknown engine, or settings of another engine.

@@ -17,15 +17,15 @@ PIECE_BYTES = 1 << 23
 """Bytes of a part; an operation holds a few at a time."""
 
 
-def pieces(rows: int, *widths: int, itemsize: int) -> Iterator[slice]:
+def pieces(rows: int, width: int, *, itemsize: int) -> Iterator[slice]:
     """Yields ranges of rows of at most 8 MB; an empty one if there are no rows.
 
     Args:
         rows: their number.
-        widths: numbers in a row of each array that a piece is part of.
+        width: numbers in the longest row of an array that a piece is part of.
         itemsize: bytes of a number.
     """
-    step = max(1, PIECE_BYTES // max(1, itemsize * max(widths)))
+    step = max(1, PIECE_BYTES // max(1, itemsize * width))
     for begin in range(0, max(rows, 1), step):
         yield slice(begin, min(begin + step, rows))
 

@@ -10,8 +10,11 @@ outcome for ever: after a deadline it shows where they hang and ends the job.
 
 import faulthandler
 import os
+import shutil
 import signal
+import tempfile
 import time
+from pathlib import Path
 
 import compiled_once
 import pytest
@@ -101,3 +104,13 @@ def give_up(what, mine, silent):
         os.kill(pids[rank], signal.SIGUSR1)
         time.sleep(0.5)
     WORLD.Abort(1)
+
+
+@pytest.fixture
+def folder():
+    """A folder that all ranks share, and that is removed after the test."""
+    name = WORLD.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+    yield Path(name)
+    WORLD.Barrier()
+    if RANK == 0:
+        shutil.rmtree(name)

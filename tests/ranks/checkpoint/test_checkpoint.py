@@ -2,8 +2,6 @@
 
 import dataclasses
 import os
-import shutil
-import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -33,15 +31,6 @@ if not EVERY_STEP:
     MIXES += [at_night(("mpi4py", "int8", 1)), at_night(("mpi4jax", "bfloat16", 1))]
     MIXES += [at_night(("instant", "bfloat16", 2))]
 SHAPES = {"bias": (3,), "empty": (0, 2), "weight": (300, 7)}
-
-
-@pytest.fixture
-def folder():
-    name = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
-    yield name
-    COMM.Barrier()
-    if RANK == 0:
-        shutil.rmtree(name)
 
 
 def make(session, wire, merge="corrected", phases=PHASES, shapes=SHAPES):

@@ -1,9 +1,6 @@
 """All ranks agree on a folder: failed saves of one, a reader, invalid names."""
 
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,15 +14,6 @@ from jdaso.checkpoint import _arrays as arrays
 pytestmark = pytest.mark.two_nodes
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
-
-
-@pytest.fixture
-def folder():
-    name = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
-    yield Path(name)
-    COMM.Barrier()
-    if RANK == 0:
-        shutil.rmtree(name)
 
 
 def a_state(rank=RANK, step=0):

@@ -1,8 +1,5 @@
 """Replicas of a pipeline whose wire is measured, and measured anew when the run goes on."""
 
-import shutil
-import tempfile
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,15 +17,6 @@ pytestmark = [
     pytest.mark.two_nodes,
     pytest.mark.skipif(COMM.size < 2, reason="one node measures no wire"),
 ]
-
-
-@pytest.fixture
-def folder():
-    name = COMM.bcast(tempfile.mkdtemp() if COMM.rank == 0 else None)
-    yield name
-    COMM.Barrier()
-    if COMM.rank == 0:
-        shutil.rmtree(name)
 
 
 def loss_fn(params, batch):

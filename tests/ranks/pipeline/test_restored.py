@@ -1,8 +1,5 @@
 """A pipeline that goes on from a checkpoint."""
 
-import shutil
-import tempfile
-
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -20,15 +17,6 @@ pytestmark = [
 ]
 PARAMS = {"w": [np.eye(4, dtype=np.float32)] * 4}
 BATCH = np.ones((4, 4), np.float32)
-
-
-@pytest.fixture
-def folder():
-    name = COMM.bcast(tempfile.mkdtemp() if COMM.rank == 0 else None)
-    yield name
-    COMM.Barrier()
-    if COMM.rank == 0:
-        shutil.rmtree(name)
 
 
 def loss_fn(params, batch):
