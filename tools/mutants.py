@@ -1013,9 +1013,9 @@ MUTANTS = [
     ),
     Mutant(
         "a node's part of a loader's batch",
-        "data/_loader.py",
-        "begin = position + (part * everyone + first) * each",
-        "begin = position + first * each",
+        "data/_batches.py",
+        "begin = (self.node * self.all_devices + self.first) * each",
+        "begin = self.first * each",
         "tests/unit/data/test_loader.py",
     ),
     Mutant(

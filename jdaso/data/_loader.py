@@ -6,21 +6,19 @@ import operator
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, SupportsIndex
 
 import jax
-import numpy as np
 
 from .._jax.types import PyTree
 from .._session import Session
 from ._ahead import Ahead
-from ._arrays import as_source, stacked
+from ._arrays import as_source
+from ._batches import Batches, Part, Transform, devices_of_rank
 from ._order import LARGEST, Order
 from ._reading import LoadingError
-
-Transform = Callable[[PyTree, np.random.Generator], PyTree]
 
 
 class Loader:
@@ -103,8 +101,8 @@ class Loader:
         prefetch: int = 2,
         timeout_seconds: float = 600.0,
     ):
-        self._source = as_source(source)
-        self.order = Order(len(self._source), operator.index(seed), shuffle, shuffle_block)
+        samples = as_source(source)
+        self.order = Order(len(samples), operator.index(seed), shuffle, shuffle_block)
         for name, value, least in (
             ("epochs", 1 if epochs is None else epochs, 1),
             ("workers", workers, 1),
@@ -118,15 +116,18 @@ class Loader:
         self._session = session
         self._timeout_seconds = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._workers, self._prefetch = workers, prefetch
-        self._transform, self._weights = transform, weights
         # Virtual nodes share one process, which takes the batches of all of them.
-        self._share = share or ((0, 1) if session.simulated else session.share())
-        self._agree()
+        share = share or ((0, 1) if session.simulated else session.share())
+        self._agree(*share)
+        places = Part(*share, *devices_of_rank(session.devices)).range(batch_size)
+        self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples
+        self._batches = Batches(
+            samples, self.order, places, self._end, transform, weights, self._prefix
+        )
         self._sharding: Any = session.devices[0]
         if len(session.devices) > 1:
             parts = jax.sharding.PartitionSpec("local")
             self._sharding = jax.sharding.NamedSharding(session.mesh, parts)
-        self._own = _own_part(session.devices)
         self._position = 0
         self._ahead: Ahead | None = None
         self._closed = False
@@ -233,13 +234,12 @@ class Loader:
     def _on_closing(self, after_error: bool) -> None:
         self.close()
 
-    def _agree(self) -> None:
+    def _agree(self, part: int, parts: int) -> None:
         """Checks that all nodes read one stream, and that each can share out its part."""
-        part, parts = self._share
         devices, said = len(self._session.devices), ""
         unit = max(parts, 1) * devices
         if not 0 <= part < parts:
-            said = f"share must be (p, P) with 0 <= p < P, got {self._share}."
+            said = f"share must be (p, P) with 0 <= p < P, got {part, parts}."
         elif self.batch_size < 1 or self.batch_size % unit:
             below = max(self.batch_size // unit, 1) * unit
             near = f"{below}" + f" or {below + unit}" * (self.batch_size > unit)
@@ -255,9 +255,7 @@ class Loader:
         self._session.agree("make a loader", [(name, str(x)) for name, x in facts.items()])
 
     def _steps_left(self) -> int:
-        if self.epochs is None:
-            return sys.maxsize
-        return -(-(self.epochs * self.order.num_samples - self._position) // self.batch_size)
+        return -(-(self._end - self._position) // self.batch_size)
 
     def _read_ahead(self) -> Ahead:
         """Starts to read this node's batches from the position on.
@@ -266,7 +264,7 @@ class Loader:
         """
         start, size = self._position, self.batch_size
         ahead = Ahead(
-            lambda k: self._read(start + k * size),
+            lambda k: self._batches.read(start + k * size),
             self._put,
             self._steps_left(),
             self._workers,
@@ -274,72 +272,6 @@ class Loader:
         )
         self._session.hooks.on_close(self._on_closing)
         return ahead
-
-    def _read(self, position: int) -> PyTree:
-        """Reads this rank's part of the batch that begins at `position`."""
-        part, parts = self._share
-        first, devices, everyone = self._own
-        each = self.batch_size // parts // everyone
-        size = each * devices
-        begin = position + (part * everyone + first) * each
-        indices = self.order.samples(begin, begin + size)
-        try:
-            batch = self._source.rows(indices)
-        except Exception as error:
-            raise self._explained(position, indices, error) from error
-        lengths = {np.shape(x)[:1] for x in jax.tree.leaves(batch)}
-        if lengths != {(size,)}:
-            raise LoadingError(
-                f"{self._prefix(position)} The source was asked for {size} samples and gave arrays "
-                f"with {sorted(lengths)} rows. Its rows(indices) must give one row for each index."
-            )
-        if self._transform is not None:
-            batch = self._transformed(position, begin, indices, batch, self._transform)
-        if not self._weights:
-            return batch
-        end = sys.maxsize if self.epochs is None else self.epochs * self.order.num_samples
-        return batch, (np.arange(begin, begin + size) < end).astype(np.float32)
-
-    def _transformed(
-        self, position: int, begin: int, indices: np.ndarray, batch: PyTree, transform: Transform
-    ) -> PyTree:
-        found = []
-        for k, sample in enumerate(indices):
-            key = np.array([self.order.seed % 2**64, begin + k], np.uint64)
-            random = np.random.Generator(np.random.Philox(key=key))
-            try:
-                found.append(transform(jax.tree.map(lambda x, k=k: x[k], batch), random))
-            except Exception as error:
-                raise LoadingError(
-                    f"{self._prefix(position)} The transform of sample {sample} failed: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-            if not jax.tree.leaves(found[-1]):
-                raise LoadingError(
-                    f"{self._prefix(position)} The transform of sample {sample} gave "
-                    f"{found[-1]!r}, no arrays. It must return the sample."
-                )
-        try:
-            return stacked(found)
-        except ValueError as error:
-            raise LoadingError(
-                f"{self._prefix(position)} The transform of samples {indices[0]} to {indices[-1]} "
-                f"gave samples that cannot be stacked: {error}. It must return equal trees, shapes "
-                "and keys for all."
-            ) from error
-
-    def _explained(self, position: int, indices: np.ndarray, error: Exception) -> LoadingError:
-        """Returns an error that names the sample that failed, found by reading one by one."""
-        which = f"{len(indices)} samples together"
-        for sample in indices:
-            try:
-                self._source.rows(np.array([sample], np.int64))
-            except Exception as alone:
-                which, error = f"sample {sample}", alone
-                break
-        return LoadingError(
-            f"{self._prefix(position)} Reading {which} failed: {type(error).__name__}: {error}"
-        )
 
     def _prefix(self, position: int) -> str:
         return self._session.topology.prefix(position // self.batch_size)
@@ -355,12 +287,3 @@ class Loader:
             self._ahead.close()
             self._ahead = None
             self._session.hooks.forget_close(self._on_closing)
-
-
-def _own_part(devices: Sequence[Any]) -> tuple[int, int, int]:
-    """The place of this rank's first device in its node, and the device counts of rank and node.
-
-    JAX counts the devices of one rank after those of another.
-    """
-    own = [k for k, device in enumerate(devices) if device.process_index == jax.process_index()]
-    return own[0], len(own), len(devices)
