@@ -165,6 +165,7 @@ def _end() -> None:
             "jdaso: another node has failed, and its program does not end (look for a thread that "
             "is not a daemon). The job is ended.\n"
         )
+        speak_out()
     abort()
 
 

@@ -52,6 +52,26 @@ def test_the_job_is_not_kept_from_its_end_by_one_that_is_stuck():
     assert world.clock.now - world.clock.begin < 8
 
 
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_one_whose_program_does_not_end_takes_the_job_with_it(seed, monkeypatch, capsys):
+    """The launcher has read why before the job ends: it drops what is in its pipes."""
+    world, read = World(2, seed=seed), []
+    monkeypatch.setattr(_exit, "speak_out", lambda: read.append(capsys.readouterr().err))
+
+    def program(node):
+        node.come()
+        if node.number == 1:
+            node.fail("KeyError: 'boom'")
+            node.close(failed=True)
+            world.clock.forever()
+        node.come("again")
+
+    first, _ = play(world, program)
+    assert "KeyError: 'boom'" in first.text and world.aborted == 0
+    assert "its program does not end" in "".join(read)
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_where_all_have_failed_mpi_is_left_as_usual(seed):
     world = World(3, seed=seed)
