@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 from ..._exchange.exchange import CHUNK_BYTES
-from .exchange import Fabric, Training
 from .play import Order, Played, chain, play
+from .settings import Fabric, Training
 
 AVERAGING = ("daso", "synchronous")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from .exchange import Fabric, Prediction, predict, predict_synchronous
+from .exchange import Prediction, predict, predict_synchronous
 from .hybrid import Hybrid
 from .play import Played, Traffic
+from .settings import Fabric
 
 
 @dataclasses.dataclass(frozen=True)

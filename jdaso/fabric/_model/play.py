@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .exchange import Fabric
+from .settings import Fabric
 
 LOCAL_LATENCY_SECONDS = 1e-6
 """The time of a message between two partitions of one node, apart from its bytes; typical."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric, Training, advise, predict, predict_synchronous
-from jdaso.fabric._model.exchange import WIRE_BYTES, exchange_seconds
+from jdaso.fabric._model.exchange import exchange_seconds
+from jdaso.fabric._model.settings import WIRE_BYTES
 
 fabrics = st.builds(
     Fabric,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from study_rows import row
 
-import jdaso.fabric._model.exchange
+import jdaso.fabric._model.settings
 from jdaso.fabric._study.alpha_beta import Cells, chosen, fits_of
 from jdaso.fabric._study.collectives import ALGORITHMS, BUS, bandwidths
 from jdaso.fabric._study.estimate import WIRE_BYTES
@@ -162,7 +162,7 @@ def test_bus_bandwidth_is_the_links_rate_of_a_perfect_ring(nodes):
 @pytest.mark.parametrize("wire", WIRE_BYTES)
 def test_an_exchange_counts_the_bytes_on_its_wire(wire):
     """Studies declare float32 bytes; the link has one rate, whatever wire measured it."""
-    assert WIRE_BYTES[wire] == jdaso.fabric._model.exchange.WIRE_BYTES[wire]
+    assert WIRE_BYTES[wire] == jdaso.fabric._model.settings.WIRE_BYTES[wire]
     declared = [round(4 * size / WIRE_BYTES[wire]) for size in SIZES]
     some = rows(workload="exchange", wire=wire)
     size_of = dict(zip(SIZES, declared, strict=True))
