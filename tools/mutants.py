@@ -1356,6 +1356,13 @@ MUTANTS = [
         f"{PLAYED}/test_ends_played.py",
     ),
     Mutant(
+        "the last words before a job ends",
+        "_nodes/exit.py",
+        "        speak_out()\n    abort()",
+        "    abort()",
+        f"{PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
         "an error of one rank before its session ends the job",
         "_launch/early_failure.py",
         'isinstance(error, NodeError) and _state["meets"]',
