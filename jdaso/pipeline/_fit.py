@@ -171,6 +171,7 @@ def fit(
                     settings=settings,
                 )
                 stack.enter_context(pipeline.replicas.told())
+                pipeline.compare_samples(batch)  # later a node may be out of data
                 position = pipeline.init(params, state)
                 if folder is not None:
                     checkpoints = Checkpoints(folder, pipeline, every_steps=every_steps)

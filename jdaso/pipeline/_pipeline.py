@@ -163,9 +163,7 @@ class Pipeline:
                 is, as everywhere, a `jax.errors.JaxRuntimeError` or a ValueError with its text.
         """
         self._require_open()
-        if not self._compared:
-            require_common(self.grid, self.plan.microbatches, batch)
-            self._compared = True
+        self.compare_samples(batch)
         self._mail.begin_step(self._steps)
         run = BatchRun(self._work, self._mail, self._place, state.params, state.state, batch)
         run.follow(self.schedule.order[self._place.rank])
@@ -177,6 +175,19 @@ class Pipeline:
         results = [x for x in jax.tree.leaves((params, opt_state)) if x.size]
         self._last = min(results, key=np.size, default=None)  # `close` waits for it
         return PipelineState(params, opt_state, run.state()), result
+
+    def compare_samples(self, batch: PyTree) -> None:
+        """Compares what the ranks of each pipeline were given, once; all nodes call this together.
+
+        The first `step` does so too. `jdaso.fit` compares earlier, where all nodes have a batch.
+
+        Raises:
+            ValueError: the batch differs from the plan's in structure, shape or dtype.
+            NodeError: on all nodes; ranks of a pipeline have different samples.
+        """
+        if not self._compared:
+            require_common(self.grid, self.plan.microbatches, batch)
+            self._compared = True
 
     def evaluate(
         self, state: PipelineState, batch: PyTree, loss_fn: Callable[..., Any] | None = None
