@@ -536,7 +536,7 @@ def test_in_a_chain(case):
     compare(case, actual, expected, 4)
 
 
-@on_each_path(FULL)
+@on_each_path()
 def test_frozen_leaves(case):
     """`optax.masked` inside and around, and `multi_transform`: frozen leaves keep their bits."""
     params, loss = tree_problem()
