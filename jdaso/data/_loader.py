@@ -121,6 +121,7 @@ class Loader:
         self._agree(*share)
         places = Part(*share, *devices_of_rank(session.devices)).range(batch_size)
         self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples
+        self._prefix = lambda position: session.topology.prefix(position // batch_size)
         self._batches = Batches(
             samples, self.order, places, self._end, transform, weights, self._prefix
         )
@@ -272,9 +273,6 @@ class Loader:
         )
         self._session.hooks.on_close(self._on_closing)
         return ahead
-
-    def _prefix(self, position: int) -> str:
-        return self._session.topology.prefix(position // self.batch_size)
 
     def _put(self, batch: PyTree) -> PyTree:
         if not self._session.joined:
