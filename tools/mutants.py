@@ -1014,8 +1014,8 @@ MUTANTS = [
     Mutant(
         "a node's part of a loader's batch",
         "data/_batches.py",
-        "begin = (self.node * self.all_devices + self.first) * each",
-        "begin = self.first * each",
+        "begin = (part * all_devices + own[0]) * each",
+        "begin = own[0] * each",
         "tests/unit/data/test_loader.py",
     ),
     Mutant(

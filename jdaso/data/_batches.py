@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,33 +17,21 @@ from ._reading import LoadingError
 Transform = Callable[[PyTree, np.random.Generator], PyTree]
 
 
-class Part(NamedTuple):
-    """The place of a rank's samples in a batch: of a node's equal part, those of its own devices.
+def places_of_rank(share: tuple[int, int], devices: Sequence[Any], batch_size: int) -> range:
+    """The places of this rank's samples in a batch: of a node's equal part, those of its devices.
 
-    Attributes:
-        node, num_nodes: p and P.
-        first: the place of the rank's first device in its node; JAX counts the devices of one rank
-            after those of another.
-        devices, all_devices: the device counts of rank and node.
+    JAX counts the devices of one rank after those of another.
+
+    Args:
+        share: p and P.
+        devices: of this node, in order.
+        batch_size: G.
     """
-
-    node: int
-    num_nodes: int
-    first: int
-    devices: int
-    all_devices: int
-
-    def range(self, batch_size: int) -> range:
-        """The places of the rank's samples in a batch."""
-        each = batch_size // self.num_nodes // self.all_devices
-        begin = (self.node * self.all_devices + self.first) * each
-        return range(begin, begin + each * self.devices)
-
-
-def devices_of_rank(devices: Sequence[Any]) -> tuple[int, int, int]:
-    """The place of this rank's first device in its node, and the device counts of rank and node."""
     own = [k for k, device in enumerate(devices) if device.process_index == jax.process_index()]
-    return own[0], len(own), len(devices)
+    (part, parts), all_devices = share, len(devices)
+    each = batch_size // parts // all_devices
+    begin = (part * all_devices + own[0]) * each
+    return range(begin, begin + each * len(own))
 
 
 @dataclasses.dataclass(frozen=True)

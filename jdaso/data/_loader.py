@@ -16,7 +16,7 @@ from .._jax.types import PyTree
 from .._session import Session
 from ._ahead import Ahead
 from ._arrays import as_source
-from ._batches import Batches, Part, Transform, devices_of_rank
+from ._batches import Batches, Transform, places_of_rank
 from ._order import LARGEST, Order
 from ._reading import LoadingError
 
@@ -118,8 +118,8 @@ class Loader:
         self._workers, self._prefetch = workers, prefetch
         # Virtual nodes share one process, which takes the batches of all of them.
         share = share or ((0, 1) if session.simulated else session.share())
-        self._agree(*share)
-        places = Part(*share, *devices_of_rank(session.devices)).range(batch_size)
+        self._agree(share)
+        places = places_of_rank(share, session.devices, batch_size)
         self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples
         self._prefix = lambda position: session.topology.prefix(position // batch_size)
         self._batches = Batches(
@@ -235,12 +235,13 @@ class Loader:
     def _on_closing(self, after_error: bool) -> None:
         self.close()
 
-    def _agree(self, part: int, parts: int) -> None:
+    def _agree(self, share: tuple[int, int]) -> None:
         """Checks that all nodes read one stream, and that each can share out its part."""
         devices, said = len(self._session.devices), ""
+        parts = share[-1]
         unit = max(parts, 1) * devices
-        if not 0 <= part < parts:
-            said = f"share must be (p, P) with 0 <= p < P, got {part, parts}."
+        if len(share) != 2 or not 0 <= share[0] < parts:
+            said = f"share must be (p, P) with 0 <= p < P, got {share}."
         elif self.batch_size < 1 or self.batch_size % unit:
             below = max(self.batch_size // unit, 1) * unit
             near = f"{below}" + f" or {below + unit}" * (self.batch_size > unit)
