@@ -77,6 +77,7 @@ class Sharing:
         """
         if not self.moments:
             return inner(own)
+        inner = jax.jit(inner)  # traced once
         updates, new = inner(self._each(own, shared, where=~u.act.blocking))
         again = jax.tree.leaves(inner(self._behind(own, updates))[1])
         flat, tree = jax.tree.flatten(new)

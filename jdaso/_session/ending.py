@@ -59,17 +59,37 @@ def end_work(
                 failed = True
                 fail(summary(error))
     try:
-        await_own_work(control, steps_called(devices), "steps that it has called")
+        await_steps(control, devices, "steps that it has called", after_error=after_error)
     except NodeError as error:
         failed, stuck, unsaid = True, True, error
         fail(summary(error))
-    except STEP_ERRORS as error:
-        # Reading the step's result raises this too. It must not prevent closing.
-        level = logging.DEBUG if after_error else logging.ERROR
-        log.log(level, "A step failed before the session was closed: %s", error)
     failed = failed or bool(control.broken or control.known.failure)
     stuck |= not channels.close(failed=failed, after_error=after_error)
     error = control.broken if control.broken is not known else None
     if error is not None:
         fail(summary(error))
     return Ending(failed or error is not None, stuck, error or unsaid)
+
+
+def await_steps(
+    control: Control, devices: Sequence[Any], what: str, *, after_error: bool = False
+) -> None:
+    """Waits until the steps that this thread has called have run, and logs the error of one.
+
+    The error is not raised. Reading the step's result raises the error, or has raised it already:
+    failed results of other optimizers and of earlier sessions are found too, if they are held.
+
+    Args:
+        control: the nodes.
+        devices: this node's.
+        what: the steps, for messages.
+        after_error: whether the program has ended with an error, which the log need not repeat.
+
+    Raises:
+        NodeError: the steps do not end; see `await_own_work`.
+    """
+    try:
+        await_own_work(control, steps_called(devices), what)
+    except STEP_ERRORS as error:
+        level = logging.DEBUG if after_error else logging.ERROR
+        log.log(level, "A step failed: %s", error)

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from .._jax.host_call import steps_called
 from .._jax.types import PyTree
 from .._nodes.mail import Mail
-from .._nodes.own_work import await_own_work
 from .._optimizers.daso import daso
 from .._optimizers.synchronous import synchronous
 from .._rules.phases import Phases
 from .._session import Session
+from .._session.ending import await_steps
 from ._optimizer.whole import WholeOptimizer
 from ._parts import Partitions
 from ._plan.measured import example
@@ -223,8 +222,8 @@ class Pipeline:
             return
         self.session.require_usable()
         self._closed = True
-        control, steps = self.session.control, steps_called(self.session.devices)
-        await_own_work(control, steps, "the steps of a pipeline that it closes")
+        steps = "the steps of a pipeline that it closes"
+        await_steps(self.session.control, self.session.devices, steps)
         self.session.agree("close a pipeline", [])
         self._mail.free()
         self._gather.free()

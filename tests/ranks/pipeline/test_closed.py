@@ -12,6 +12,7 @@ from mpi4py import MPI
 import jdaso
 from jdaso import pipeline
 from jdaso._jax.ffi import functions
+from jdaso._jax.host_call import STEP_ERRORS, host_call
 from jdaso.pipeline._run.grid import Grid
 
 SIZE = MPI.COMM_WORLD.size
@@ -60,6 +61,26 @@ def test_a_closed_pipeline_leaves_nothing(session):
     with pytest.raises(RuntimeError, match="This pipeline was closed"):
         pipe.step(start, BATCH)
     pipe.close()
+
+
+def test_a_result_that_failed_before_does_not_prevent_closing(session, caplog):
+    """Another optimizer's, whose error the program has caught, and which is still held."""
+
+    def fail(x):
+        raise ValueError("an old error")
+
+    @jax.jit
+    def step(x):
+        return host_call(fail, jax.ShapeDtypeStruct((), np.int32), jnp.sum(x @ x))
+
+    result = step(np.ones((100, 100), np.float32))  # JAX runs a small step before it returns
+    with pytest.raises(STEP_ERRORS, match="an old error"):
+        result.block_until_ready()
+    before = held(session)
+    with made(session) as pipe:
+        pipe.step(pipe.init(PARAMS), BATCH)
+    assert held(session) == before
+    assert "A step failed: " in caplog.text and "an old error" in caplog.text
 
 
 def test_fit_closes_its_pipeline(session):
