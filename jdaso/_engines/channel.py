@@ -220,8 +220,7 @@ class Channel:
         if error is not None:
             flight.error = error
             heads[:, STATUS] = FAILED
-            # If two optimizers were paired crosswise, all nodes have detected that and can go on.
-            (self._control.refuse if flight.crossed else self._control.note_broken)(error)
+            (self._control.refuse if flight.goes_on else self._control.note_broken)(error)
             return heads
         assert flight.heads is not None
         return flight.heads

@@ -76,7 +76,7 @@ class InFlight:
         self.residuals: list[np.ndarray] = []
         self.heads: np.ndarray | None = None
         self.error: NodeError | None = None
-        self.crossed = False  # True if nodes met here with different optimizers
+        self.goes_on = False  # True if the session can go on after its error
         self.numbers: Numbers | None = None
         self.bad_leaf = 0  # 1 + the first leaf that is not finite
         self.encoded: dict[int, np.ndarray] = {}  # chunks as they are sent

@@ -117,6 +117,7 @@ class Versions:
             if self.anchored:
                 version.before = self._find(before, owner, model)
                 if version.before is None or version.before.age is None:
+                    flight.goes_on = True
                     flight.error = self._channel.lost_version(before, flight.step)
             self._keep(version, owner)
             about = self.wire, self.rule, self._programs, self.leaves, self._node

@@ -132,7 +132,8 @@ class Worker:
         if flight.heads is None:
             return
         if (text := crossed(flight.heads)) is not None:
-            flight.crossed, flight.error = True, self._control.error(text, flight.step)
+            # Two optimizers were paired crosswise: all nodes have detected that.
+            flight.goes_on, flight.error = True, self._control.error(text, flight.step)
         flight.heads = np.array(flight.heads)
         flight.heads[flight.heads[:, STATUS] > GONE, STATUS] = WELL
 

@@ -127,9 +127,11 @@ def _doom(text: str) -> None:
     sessions = [session for session in _open if not session.control.alone]
     if sessions:
         end_job()
-    elif _state["began"] and not _failed and not ends_job():
-        say_failed()
-        send_failure(text)
+    elif _state["began"] and not ends_job():
+        if not _failed:  # else a session has reported its failure
+            say_failed()
+        if not _state["bereft"]:
+            send_failure(text)
     for session in sessions:
         session.fail(text)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .._jax.types import PyTree
 from .._rules.second_moments import own_of, shared
@@ -77,7 +78,8 @@ class Sharing:
         """
         if not self.moments:
             return inner(own)
-        inner = jax.jit(inner)  # traced once
+        if isinstance(u.state.step, Tracer):  # else an update may read numbers of its state
+            inner = jax.jit(inner)  # traced once
         updates, new = inner(self._each(own, shared, where=~u.act.blocking))
         again = jax.tree.leaves(inner(self._behind(own, updates))[1])
         flat, tree = jax.tree.flatten(new)

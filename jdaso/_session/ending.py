@@ -59,11 +59,12 @@ def end_work(
                 failed = True
                 fail(summary(error))
     try:
-        await_steps(control, devices, "steps that it has called", after_error=after_error)
+        level = logging.DEBUG if after_error else logging.ERROR
+        await_steps(control, devices, "steps that it has called", level)
     except NodeError as error:
         failed, stuck, unsaid = True, True, error
         fail(summary(error))
-    failed = failed or bool(control.broken or control.known.failure)
+    failed = failed or bool(control.broken or control.given_up or control.known.failure)
     stuck |= not channels.close(failed=failed, after_error=after_error)
     error = control.broken if control.broken is not known else None
     if error is not None:
@@ -71,9 +72,7 @@ def end_work(
     return Ending(failed or error is not None, stuck, error or unsaid)
 
 
-def await_steps(
-    control: Control, devices: Sequence[Any], what: str, *, after_error: bool = False
-) -> None:
+def await_steps(control: Control, devices: Sequence[Any], what: str, level: int) -> None:
     """Waits until the steps that this thread has called have run, and logs the error of one.
 
     The error is not raised. Reading the step's result raises the error, or has raised it already:
@@ -83,7 +82,7 @@ def await_steps(
         control: the nodes.
         devices: this node's.
         what: the steps, for messages.
-        after_error: whether the program has ended with an error, which the log need not repeat.
+        level: of the log's line.
 
     Raises:
         NodeError: the steps do not end; see `await_own_work`.
@@ -91,5 +90,4 @@ def await_steps(
     try:
         await_own_work(control, steps_called(devices), what)
     except STEP_ERRORS as error:
-        level = logging.DEBUG if after_error else logging.ERROR
         log.log(level, "A step failed: %s", error)

@@ -228,6 +228,7 @@ class Session:
     def agree(self, what: str, facts: Facts) -> None:
         """Raises `NodeError` on every rank unless all hold the same facts."""
         self.require_usable()
+        self.control.check()  # after an error here the others may wait in another call
         self.all_ranks.agree(what, facts)
 
     def channel(self, layout: Layout, wire: Wire, name: str) -> Channel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import optax
 
+from .._base.errors import NodeError, summary
 from .._exchange.collectives import broadcast, mean
 from .._jax.types import PyTree
 from .._optimizers.finalize import finalize
@@ -143,6 +144,7 @@ def fit(
     numbered = enumerate(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(batches.loop())
+        stack.enter_context(_error_on_all_nodes(session))
         while (numbered_batch := next(numbered, None)) is not None:
             number, batch = numbered_batch
             made = number + 1
@@ -195,6 +197,7 @@ def fit(
                 checkpoints.after(made, position)
         if pipeline is None or position is None:
             raise ValueError("data gave no batch. Give fit an iterable of batches, one per step.")
+        jax.block_until_ready(position)  # a step may wait for a node whose data has ended
         batches.end(made)
     session.agree("end a fit", [("the number of batches", str(len(losses)))])
     replicas, own, states = pipeline.replicas, position.params, position.state
@@ -209,6 +212,22 @@ def fit(
     states = None if state is None else pipeline.gather_state(states)
     pipeline.close()
     return FitResult(whole, position.opt_state, states, history)
+
+
+@contextlib.contextmanager
+def _error_on_all_nodes(session: Session) -> Iterator[None]:
+    """Ends the session's work on all nodes if this one waited for a node whose data has ended.
+
+    That node compares numbers of batches meanwhile. It would wait there as long as the program
+    here, which may catch the error, leaves the session open.
+    """
+    try:
+        yield
+    except NodeError as error:
+        if session.control.known.batches.why_in_vain("waits") is not None:
+            session.control.give_up(error)
+            session.fail(summary(error))
+        raise
 
 
 def _partitions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -223,7 +224,7 @@ class Pipeline:
         self.session.require_usable()
         self._closed = True
         steps = "the steps of a pipeline that it closes"
-        await_steps(self.session.control, self.session.devices, steps)
+        await_steps(self.session.control, self.session.devices, steps, logging.DEBUG)
         self.session.agree("close a pipeline", [])
         self._mail.free()
         self._gather.free()

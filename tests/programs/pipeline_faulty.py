@@ -26,6 +26,7 @@ EVERYONES = {
     "nested": {"strategy": "data"},
     "again": {"strategy": "data"},
     "short_data": {"strategy": "data"},
+    "short_caught_data": {"strategy": "data"},
     "short_replica": {"strategy": "hybrid", "num_partitions": 2},
     "stuck_replica": {"strategy": "hybrid", "num_partitions": 2},
 }
@@ -117,6 +118,13 @@ def main(session):
                 jdaso.fit(loss_fn, params, optimizer, list(batches(node))[:3], session=session)
 
         fit = partial(fit, on_step=probe)
+    if CASE.startswith("short_caught"):  # a program that goes on in the same session
+        for _ in range(2):
+            try:
+                fit(batches(node))
+            except jdaso.NodeError as error:
+                caught = error
+        raise caught
     if CASE == "again":  # one node's data fails once, before anybody waits
         with contextlib.suppress(OSError):
             if node == 0:

@@ -30,7 +30,10 @@ def errors(done):
     return {int(node): (float(seconds), text) for node, seconds, text in found}
 
 
-@pytest.mark.parametrize("case", rows(["short", "short_data", "short_replica"], ["short_replica"]))
+SHORT = ["short", "short_data", "short_replica", "short_caught", "short_caught_data"]
+
+
+@pytest.mark.parametrize("case", rows(SHORT, ["short_replica", "short_caught"]))
 def test_data_that_ends_early_on_one_node_ends_the_fit_at_once(case):
     nodes = 4 if case == "short_replica" else 2
     done = mpirun(nodes, [SCRIPT, case], quick_compiling=True, timeout=60)

@@ -237,3 +237,18 @@ def test_mixed_dtypes_and_empty_leaves(session):
     np.testing.assert_array_equal(everywhere, [everywhere[0]] * SIZE)
     assert params["half"].dtype == jnp.bfloat16
     assert (params["half"] < 0).all() == (SIZE > 1)
+
+
+def test_outside_of_jit_an_inner_optimizer_may_read_numbers(session):
+    adam, norms = optax.adam(1e-2), []
+
+    def update(gradients, state, params=None, *, log=False, **_):
+        updates, state = adam.update(gradients, state, params)
+        if log:
+            norms.append(float(optax.global_norm(updates)))
+        return updates, state
+
+    tx = daso(session, optax.GradientTransformationExtraArgs(adam.init, update))
+    params, state = start(tx)
+    tx.update(params, state, params, log=True)
+    assert len(norms) == 2 and norms[0] == norms[1] > 0, "it runs twice with shared moments"

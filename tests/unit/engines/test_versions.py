@@ -238,8 +238,12 @@ def test_a_version_that_is_gone_is_an_error(make, wire):
     start(versions, 13, leaves(2), 1)
     heads, _ = correction(versions, 13)
     assert (heads[:, STATUS] == 1).all()
-    said = str(versions._channel._control.broken)
+    control = versions._channel._control
+    said = str(control.refused)
     assert "started at step 0" in said and "no longer has its numbers" in said
+    assert control.broken is None, "the run can go on with the last state"
+    start(versions, 14, leaves(2), 9)
+    assert not (correction(versions, 14)[0][:, STATUS] == 1).any()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Ends of processes: the job ends once all have reported, and nothing is left behind for MPI."""
 
+import contextlib
 import re
 
 import pytest
@@ -98,16 +99,21 @@ def test_after_an_end_in_order_nothing_is_on_its_way(seed):
     assert not left
 
 
+@pytest.mark.parametrize("after_error", [False, True])
 @pytest.mark.parametrize("next_ones", [(0, 2), (0,), ()])
-def test_one_that_fails_between_two_sessions_ends_the_next_one_only(next_ones):
-    """A session of other ranks, and a program without another session, go on."""
+def test_one_that_fails_between_two_sessions_ends_the_next_one_only(next_ones, after_error):
+    """A session of other ranks, and a program without another session, go on.
+
+    The first session may have ended with an error that all nodes have caught.
+    """
     world = World(4)
 
     def program(rank, comm):
         from jdaso._mpi.topology import find_topology
 
-        with jdaso.Session(timeout_seconds=600.0):
-            pass
+        with contextlib.suppress(ValueError), jdaso.Session(timeout_seconds=600.0):
+            if after_error:
+                raise ValueError("NaN")
         mine = comm.Split(int(rank == 3), rank)
         if rank == 1:
             _exit._doom(summary(KeyError("boom")))
@@ -128,7 +134,8 @@ def test_one_that_fails_between_two_sessions_ends_the_next_one_only(next_ones):
         else:
             assert outcome.error is None
     assert failed.error and alone.error is None
-    assert (world.aborted is None) == (not next_ones)
+    if not after_error:  # else all nodes have an error, and MPI can be finalized
+        assert (world.aborted is None) == (not next_ones)
 
 
 def test_a_node_that_ends_long_before_the_others_does_not_wait():
