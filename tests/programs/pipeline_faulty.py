@@ -61,6 +61,17 @@ def batches(node):
         yield x, y
 
 
+def meet():
+    """Waits for the other nodes, which have an error too while this one stays in its session."""
+    from mpi4py import MPI
+
+    request, until = MPI.COMM_WORLD.Ibarrier(), time.monotonic() + 15
+    while not request.Test():
+        if time.monotonic() > until:
+            raise TimeoutError("the others have no error")
+        time.sleep(0.01)
+
+
 def unreadable():
     raise OSError("The file system was away.")
     yield
@@ -124,6 +135,7 @@ def main(session):
                 fit(batches(node))
             except jdaso.NodeError as error:
                 caught = error
+            meet()
         raise caught
     if CASE == "again":  # one node's data fails once, before anybody waits
         with contextlib.suppress(OSError):
