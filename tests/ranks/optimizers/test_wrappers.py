@@ -251,4 +251,6 @@ def test_outside_of_jit_an_inner_optimizer_may_read_numbers(session):
     tx = daso(session, optax.GradientTransformationExtraArgs(adam.init, update))
     params, state = start(tx)
     tx.update(params, state, params, log=True)
-    assert len(norms) == 2 and norms[0] == norms[1] > 0, "it runs twice with shared moments"
+    calls = 1 if SIZE == 1 else 2
+    assert len(norms) == calls, "twice where moments are shared"
+    assert norms[0] == norms[-1] > 0
