@@ -89,9 +89,23 @@ MUTANTS = [
     Mutant(
         "second moments that stay a node's own",
         "_optimizers/shared_moments.py",
-        "inner(self._behind(own, updates))[1]",
+        "inner(later)[1]",
         "new",
         f"{REFERENCE}::test_every_distance_and_delay",
+    ),
+    Mutant(
+        "second moments of a node's own from the warm-up's end",
+        "_rules/decide.py",
+        "begins=(step + 1 == phases.warmup_steps) & (phases.cycling_steps > 0)",
+        "begins=(step + 1 == phases.warmup_steps)",
+        "tests/unit/optimizers/test_second_moments.py",
+    ),
+    Mutant(
+        "moments behind the updates that read them",
+        "_payload/chains.py",
+        'every = _chain.bind(*every, signs="", into=0)',
+        "every = jax.lax.optimization_barrier(every)",
+        "tests/unit/payload/test_chains.py",
     ),
     Mutant(
         "second moments after cycling",

@@ -7,13 +7,15 @@ continue by the optimizer's own rule::
     updates, _ = inner(gradients, (m, shared(v)))
     _, (m, v) <- inner(gradients, (m, v))
 
-The second line computes the moments alone: the compiler leaves out what is not used. A barrier puts
-this line behind the first. Otherwise XLA would join the two, and since the first needs moments that
-the second overwrites, it would write new ones to memory of their own and copy them back: one more
-copy of the parameters, and two to three times the time of an update on CPUs (benchmarks/NOTES.md).
+The second line computes the moments alone: the compiler leaves out what is not used. It comes
+behind the first (`chains.behind`). Otherwise XLA would join the two, and since the first needs
+moments that the second overwrites, it would write new ones to memory of their own and copy them
+back: two more copies of the parameters, and two to three times the time of an update on CPUs
+(benchmarks/NOTES.md).
 
-In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The first
-cycling update makes it the node's own, and the last one that of all nodes again.
+In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The last
+one before the nodes cycle makes it the node's own, and the last cycling one that of all nodes
+again. Both belong to the rare end of an update: in the steps between, nothing else reads v.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from .._jax.types import PyTree
+from .._payload.chains import behind
 from .._rules.second_moments import own_of, shared
 from .between import Between
 from .exchanges import Exchanges
@@ -63,38 +66,40 @@ class Sharing:
         found = ", ".join(f"b1 = {a:g} and b2 = {b:g}" for a, b in rates)
         return "the second moments that are shared", f"{len(self.moments)} leaves {found}".strip()
 
-    def begin(self, u: Update) -> PyTree:
-        """The inner state before the inner optimizer's update, with the node's own v."""
-        first = ~u.act.blocking & (u.state.step == self.between.phases.warmup_steps)
-        return self._each(u.state.inner, own_of, where=first)
+    def begin(self, inner: PyTree) -> PyTree:
+        """The inner state after the last update of the warm-up, with the node's own v."""
+        return self._each(inner, own_of, where=True)
 
-    def update(self, u: Update, own: PyTree, inner: Callable[[PyTree], Any]) -> Any:
-        """The inner optimizer's updates and new state, with the node's own v.
+    def update(self, u: Update, inner: Callable[[PyTree], Any]) -> Any:
+        """The inner optimizer's updates and new state, with the node's own v while nodes cycle.
 
         Args:
             u: the update.
-            own: from `begin`.
             inner: the inner optimizer's update, of its state alone.
         """
+        own = u.state.inner
         if not self.moments:
             return inner(own)
         if isinstance(u.state.step, Tracer):  # else an update may read numbers of its state
             inner = jax.jit(inner)  # traced once
         updates, new = inner(self._each(own, shared, where=~u.act.blocking))
-        again = jax.tree.leaves(inner(self._behind(own, updates))[1])
+        updates, later = self._behind(own, updates)
+        again = jax.tree.leaves(inner(later)[1])
         flat, tree = jax.tree.flatten(new)
         for each in self.moments:
             flat[each.first], flat[each.second] = again[each.first], again[each.second]
         return updates, jax.tree.unflatten(tree, flat)
 
-    def _behind(self, own: PyTree, updates: PyTree) -> PyTree:
-        """The inner state, with the moments of each parameter behind a barrier with its updates."""
-        (flat, tree), made = jax.tree.flatten(own), jax.tree.leaves(updates)
+    def _behind(self, own: PyTree, updates: PyTree) -> tuple[PyTree, PyTree]:
+        """The updates and the inner state, with moments that come after the updates."""
+        (flat, tree), (made, made_tree) = jax.tree.flatten(own), jax.tree.flatten(updates)
         for each in self.moments:
-            first = made if each.parameter is None else made[each.parameter]
-            behind = first, flat[each.first], flat[each.second]
-            _, flat[each.first], flat[each.second] = jax.lax.optimization_barrier(behind)
-        return jax.tree.unflatten(tree, flat)
+            ups = (
+                slice(None) if each.parameter is None else slice(each.parameter, each.parameter + 1)
+            )
+            moments = flat[each.first], flat[each.second]
+            (flat[each.first], flat[each.second]), made[ups] = behind(moments, made[ups])
+        return jax.tree.unflatten(made_tree, made), jax.tree.unflatten(tree, flat)
 
     def end(self, inner: PyTree) -> PyTree:
         """The inner state after the last cycling update, with second moments of all nodes."""

@@ -25,7 +25,7 @@ from .between import Between
 from .blocking import is_settled, mean_of_gradients
 from .conditions import when
 from .copies import Finder
-from .cycling import exchange_late
+from .cycling import end_phase, exchange_late
 from .exchanges import Exchanges
 from .late import late_exchanges
 from .learning_rate import select_inner
@@ -155,9 +155,8 @@ class UpdateStages:
         if self.between.merges:
             copies = self.finder.copies(u.updates, state.inner, u.params, given, u.extra)
             u = u._replace(copies=copies)
-        own = self.sharing.begin(u)
         updates, inner = self.sharing.update(
-            u, own, lambda x: self.update_inner(u.updates, x, u.params, given, **u.extra)
+            u, lambda x: self.update_inner(u.updates, x, u.params, given, **u.extra)
         )
         u = u._replace(updates=widened(updates, u.params))
         updates = self.lengths.scaled(u)
@@ -166,7 +165,7 @@ class UpdateStages:
             if self.between.blocking == "gradients":
                 works |= u.act.blocking
             updates = select(works, updates, jax.tree.map(jnp.zeros_like, updates))
-            inner = select_inner(works, inner, own)
+            inner = select_inner(works, inner, state.inner)
         return u._replace(updates=updates).with_state(inner=inner)
 
     def count(self, u: Update) -> Update:
@@ -195,13 +194,17 @@ class UpdateStages:
         return u._replace(updates=updates).with_state(inner=inner, drift=drift)
 
     def exchange(self, u: Update) -> Update:
-        """Merges, takes exact means and starts, whichever are due."""
-        apart = u.apart & ~is_settled(self.between, u.state.step)
+        """Merges and starts, or takes an exact mean, whichever are due."""
+        step = u.state.step
+        apart = u.apart & ~is_settled(self.between, step)
         after_inner = u.act.blocking & (self.between.blocking == "parameters")
         act = u.act._replace(mean=u.act.mean | apart | after_inner)
         u = u._replace(act=act, apart=apart)
         late = late_exchanges(self.exchanges, self.lengths)
-        return when(act.any, lambda u: exchange_late(late, self.sharing, u), u)
+        u = when(jnp.any(act.merge | act.start), lambda u: exchange_late(late, u), u)
+        ends = act.mean | act.begins if self.sharing.moments else act.mean
+        u = when(ends, lambda u: end_phase(late, self.sharing, u), u)
+        return u.with_state(step=step)
 
     def end(self, u: Update) -> tuple[PyTree, DasoState]:
         """The new updates and state."""

@@ -1,4 +1,4 @@
-"""Sums and differences of many leaves as one operation of a compiled step.
+"""Sums and differences of many leaves as one operation of a compiled step, and an order of leaves.
 
 XLA compiles a loop for each leaf of a new shape. On a CPU one call of compiled code
 (`_jax/ffi/chain.h`) handles all leaves instead; the results are the same.
@@ -47,6 +47,20 @@ def by_leaf(
     return [found[k] if k in found else formula(*each) for k, each in enumerate(terms)]
 
 
+def behind(leaves: Sequence[jax.Array], others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The leaves and others, unchanged; what uses these runs after all that computes them.
+
+    XLA drops an optimization barrier before it orders a CPU's loops, and a call it keeps. The
+    call does nothing: results lie where its operands do.
+    """
+    every = [*leaves, *others]
+    if not bound_axes() and all(map(_is_plain, every)):
+        every = _chain.bind(*every, signs="", into=0)
+    else:
+        every = jax.lax.optimization_barrier(every)
+    return list(every[: len(leaves)]), list(every[len(leaves) :])
+
+
 def _fit(terms: Sequence[Any]) -> bool:
     return all(_is_plain(x) and x.shape == terms[0].shape for x in terms)
 
@@ -66,7 +80,7 @@ def _chain_by_leaf(*args: jax.Array, signs: str, into: int | None = None) -> lis
     """The sums of leaves whose terms come group by group."""
     del into
     count = len(args) // (1 + len(signs))
-    sums = list(args[:count])
+    sums = list(args[:count] if signs else jax.lax.optimization_barrier(args))
     for k, sign in enumerate(signs, start=1):
         terms = args[k * count : (k + 1) * count]
         sums = [x + y if sign == "+" else x - y for x, y in zip(sums, terms, strict=True)]

@@ -284,6 +284,8 @@ def daso(
             x, state = apply(inner, g, state, x)
             if blocking == "parameters" or n - last_cycling in (1, 2):
                 x, state = average(x, state)
+            if sharing and n == warmup - 1 < last_cycling:
+                state = [sharing.own(s) for s in state]
             if n == last_cycling + 3 and stopped is not None:
                 for p in everybody:
                     # Between half and double of x, x + (target - x) is the target (Sterbenz).
@@ -297,8 +299,6 @@ def daso(
                     size = sum(piece.size for piece in fragments[f])
                     outer_state[f] = outer.init(np.zeros(size, F)) if outer else None
             if sharing:
-                if n == warmup:
-                    state = [sharing.own(s) for s in state]
                 x, new = apply(inner, g, [sharing.shared(s) for s in state], x)
                 state = [sharing.kept(*pair) for pair in zip(state, new, strict=True)]
             else:

@@ -77,8 +77,10 @@ inline ffi::Error on_cpu(ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::
         return ffi::Error::InvalidArgument("leaves of a chain are float32 arrays of one shape");
       operands.push_back(operand->typed_data<float>());
     }
+    float* result = (*whole)->typed_data<float>();
+    if (groups == 1 && operands[0] == result) continue;  // nothing to compute
     for (size_t begin = 0; begin < size; begin += kPart) {
-      Part part{operands, (*whole)->typed_data<float>() + begin, std::min(kPart, size - begin)};
+      Part part{operands, result + begin, std::min(kPart, size - begin)};
       for (auto& x : part.operands) x += begin;
       work->parts.push_back(std::move(part));
     }

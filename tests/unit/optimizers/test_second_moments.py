@@ -162,21 +162,35 @@ def test_steps_are_longer():
     assert 1.6 < length() / length(second_moments="own") < 2.0
 
 
+def mean_second_moments(phases, **options):
+    """The mean of Adam's second moments of node 0 after each update, with 4 nodes."""
+    problem = reference.Quadratic(phases.total_steps, 4, 400)
+    with jdaso.Session(engine=jdaso.Simulated(4)) as session:
+        tx = jdaso.daso(optax.adam(1e-6, b2=0.95), phases=phases, session=session, **options)
+        _, inner, _ = training.train(session, tx, problem, {"all": (400,)})
+    return np.asarray(inner["nu"])[:, 0].mean(axis=-1)
+
+
 def test_second_moments_are_those_of_all_nodes_after_cycling():
     """Blocking updates need second moments of the mean gradient; cycling ends with these."""
     for second_moments, low, high in (("shared", 0.2, 0.36), ("own", 0.7, 1.1)):
-        problem = reference.Quadratic(140, 4, 400)
         phases = jdaso.Phases(140, 40, 10, sync_every=4, delay=1)
-        with jdaso.Session(engine=jdaso.Simulated(4)) as session:
-            tx = jdaso.daso(
-                optax.adam(1e-6, b2=0.95),
-                phases=phases,
-                session=session,
-                second_moments=second_moments,
-            )
-            _, inner, _ = training.train(session, tx, problem, {"all": (400,)})
-        settled = np.asarray(inner["nu"])[39, 0].mean(), np.asarray(inner["nu"])[129, 0].mean()
-        assert low < settled[1] / 4 / settled[0] < high
+        found = mean_second_moments(phases, second_moments=second_moments)
+        assert low < found[129] / 4 / found[38] < high
+
+
+def test_the_last_update_of_the_warm_up_makes_them_a_node_s_own():
+    """Four times as large, where noise is all; the cycling updates go on from there."""
+    found = mean_second_moments(jdaso.Phases(60, 40, 0, sync_every=4, delay=1))
+    assert 0.9 < found[38] / found[37] < 1.1
+    assert 2 < found[39] / found[38] < 4
+    assert 0.9 < found[40] / found[39] < 1.1
+
+
+def test_they_stay_those_of_all_nodes_where_nothing_cycles():
+    phases = jdaso.Phases(60, 40, 20)
+    found = mean_second_moments(phases)
+    np.testing.assert_array_equal(found, mean_second_moments(phases, second_moments="own"))
 
 
 def test_own_ones_as_before():
