@@ -1370,6 +1370,20 @@ MUTANTS = [
         f"{PLAYED}/test_ends_played.py",
     ),
     Mutant(
+        "a failed session after which all ranks have met again",
+        "_nodes/exit.py",
+        "elif session.control.topology.world_rank is None:",
+        "elif False:",
+        f"{PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
+        "a failed session after which only some ranks have met",
+        "_nodes/exit.py",
+        "elif session.control.topology.world_rank is None:",
+        "else:",
+        f"{PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
         "the last words before a job ends",
         "_nodes/exit.py",
         "        speak_out()\n    abort()",

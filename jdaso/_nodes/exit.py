@@ -48,8 +48,11 @@ class Member(Protocol):
 _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
 
-_open: dict[Member, None] = {}  # in the same order on all nodes, dropped sessions included
-_failed: list[Member] = []  # kept whole: MPI may still write into their channels' buffers
+_open: dict[Member, list[Member]] = {}
+"""In the same order on all nodes, dropped sessions included; those that had failed before each."""
+
+_failed: list[Member] = []
+_settled: list[Member] = []  # like those that failed, kept whole: MPI may write into their buffers
 _leaves, _has_left = threading.Event(), threading.Event()
 _state = {"installed": False, "bereft": False, "began": False}
 
@@ -61,7 +64,7 @@ def watch(session: Member) -> None:
         threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
     _state["began"] = True
     leave_to_sessions()
-    _open[session] = None
+    _open[session] = list(_failed)
 
 
 def open_members() -> list[Member]:
@@ -72,17 +75,26 @@ def open_members() -> list[Member]:
 def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> None:
     """Notes a closed session; after a failure the process must not wait in MPI_Finalize.
 
+    Once a later session of all ranks has closed normally, no rank waits in one that has failed.
+
     Args:
         session: the session.
         failed: something went wrong between the nodes.
         stuck: one of its threads is still inside MPI, so MPI cannot be finalized normally.
     """
-    _open.pop(session, None)
+    earlier = _open.pop(session, [])
     if stuck:
         end_job()
     _state["bereft"] |= bool(session.control.known.dead)
-    if (failed or stuck) and not session.control.alone:
+    if session.control.alone:
+        return
+    if failed or stuck:
         _failed.append(session)
+    elif session.control.topology.world_rank is None:
+        for each in earlier:
+            each.control.detector.stop()
+        _settled.extend(earlier)
+        _failed[:] = [x for x in _failed if x not in earlier]
 
 
 def is_bereft() -> bool:
@@ -94,8 +106,8 @@ def _leave_to_parent() -> None:
     """Forgets all sessions in a forked process, which is not a node and does not end as one."""
     for session in _open:
         session.disown()
-    _open.clear()
-    _failed.clear()
+    for sessions in (_open, _failed, _settled):
+        sessions.clear()
     spare_job()
     leave_to_sessions()
     _state.update(bereft=False)

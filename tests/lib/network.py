@@ -207,7 +207,8 @@ class World:
             patch.setattr(_exit, "_state", PerRank(self.clock, lambda: dict(doomed)))
             patch.setattr(_abort, "_state", PerRank(self.clock, lambda: {"ends": False}))
             patch.setattr(_exit, "_open", PerRank(self.clock, dict))
-            patch.setattr(_exit, "_failed", PerRank(self.clock, list))
+            for sessions in ("_failed", "_settled"):
+                patch.setattr(_exit, sessions, PerRank(self.clock, list))
             patch.setattr(_between, "_failures", PerRank(self.clock, dict))
             for event in ("_leaves", "_has_left"):
                 patch.setattr(_exit, event, PerRank(self.clock, lambda: Event(self.clock)))

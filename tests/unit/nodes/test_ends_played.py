@@ -5,10 +5,11 @@ import re
 
 import pytest
 from network import World
-from played import LIMIT_SECONDS, Uncaught, play
+from played import LIMIT_SECONDS, Node, Uncaught, play
 
 import jdaso
 from jdaso._base.errors import summary
+from jdaso._mpi.topology import find_topology
 from jdaso._nodes import exit as _exit
 from jdaso._nodes import own_work
 from jdaso._nodes.heartbeat import STARTED
@@ -109,8 +110,6 @@ def test_one_that_fails_between_two_sessions_ends_the_next_one_only(next_ones, a
     world = World(4)
 
     def program(rank, comm):
-        from jdaso._mpi.topology import find_topology
-
         with contextlib.suppress(ValueError), jdaso.Session(timeout_seconds=600.0):
             if after_error:
                 raise ValueError("NaN")
@@ -136,6 +135,30 @@ def test_one_that_fails_between_two_sessions_ends_the_next_one_only(next_ones, a
     assert failed.error and alone.error is None
     if not after_error:  # else all nodes have an error, and MPI can be finalized
         assert (world.aborted is None) == (not next_ones)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("of_all", [True, False])
+def test_an_error_that_one_node_has_caught_ends_nothing_once_all_have_met_again(of_all, seed):
+    """A session of some ranks does not show that the others are past the error."""
+    world = World(3, seed=seed)
+
+    def program(rank, comm):
+        with contextlib.suppress(ValueError), jdaso.Session():
+            if rank == 1:
+                world.clock.sleep(1.0)
+                raise ValueError("NaN")
+        some = comm if of_all else comm.Split(int(rank == 2), rank)
+        node = Node(world, find_topology(some), LIMIT_SECONDS)
+        if of_all or rank != 2:
+            node.come()
+        node.close()
+
+    outcomes = world.run(program, _exit._end)
+    assert [x.error for x in outcomes] == [None] * 3
+    assert world.aborted == (None if of_all else 1)
+    if of_all:
+        assert max(x.seconds for x in outcomes) < 5
 
 
 def test_a_node_that_ends_long_before_the_others_does_not_wait():
