@@ -159,7 +159,7 @@ def _dressed(params: PyTree, fragment: Fragment, pieces: Leaves) -> PyTree:
     """
     numbers = (number for number, x in enumerate(jax.tree.leaves(params)) if travels(x))
     place = dict(enumerate(numbers))  # exchanged leaf -> leaf
-    flat = [jnp.zeros(0, jnp.float32) for _ in jax.tree.leaves(params)]
+    flat = [jnp.zeros(0, jnp.float32)] * len(jax.tree.leaves(params))
     for piece, x in zip(fragment.pieces, pieces, strict=True):
         flat[place[piece.leaf]] = x
     return jax.tree.unflatten(jax.tree.structure(params), flat)

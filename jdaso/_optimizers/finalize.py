@@ -85,11 +85,12 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     placement = placed(session, params) if session.sends else None
     mean_of = partial(_mean_of_finite, session=session, skips=skips, placement=placement)
     if session.simulated:
-        mean_of = jax.vmap(mean_of, axis_name=session.node_axis)
+        mean_of = jax.vmap(mean_of, (0, None), axis_name=session.node_axis)
     else:
         _agree_on_shapes(session, "average a tree", params)
+    step = np.int32(max(steps, default=0))
     with session.told():
-        result = jax.block_until_ready(jax.jit(mean_of, out_shardings=kept(params))(params))
+        result = jax.block_until_ready(jax.jit(mean_of, out_shardings=kept(params))(params, step))
     return in_dtypes_of(result if stack is None else stack(result), given)
 
 
@@ -161,9 +162,13 @@ def _complete(
 
 
 def _mean_of_finite(
-    params: PyTree, session: Session, skips: bool, placement: Placement | None
+    params: PyTree,
+    step: jax.Array,
+    *,
+    session: Session,
+    skips: bool,
+    placement: Placement | None,
 ) -> PyTree:
-    step = jnp.zeros((), jnp.int32)
     about = {"raise_nonfinite": not skips, "placement": placement}
     exchange = exchange_of(params, session, name="finalize", owner=-1, **about)
     return exact_mean_of_finite(exchange, params, About(header(step=step), step))[0]

@@ -132,7 +132,7 @@ def test_defect_12_one_node_turns_bad_after_its_last_snapshot(engine, on_nonfini
     seconds = time.monotonic() - begin
     found = COMM.allgather(message)
     if on_nonfinite == "raise":
-        where = rf"not finite .*: node {SIZE - 1}, leaf .*\['w'\]"
+        where = rf"step 15\] .*not finite .*: node {SIZE - 1}, leaf .*\['w'\]"
         assert all(re.search(where, text) for text in found), found
         assert seconds < 10
     else:
