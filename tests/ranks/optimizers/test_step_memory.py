@@ -1,4 +1,4 @@
-"""Memory of a compiled step, as XLA counts it, in copies of the parameters."""
+"""Memory of a compiled step, as XLA counts it, and what `init` compiles."""
 
 import jax
 import jax.numpy as jnp
@@ -35,3 +35,18 @@ def test_shared_second_moments_need_one_copy_more():
         )
     assert own < 1.5
     assert shared < own + 1.2
+
+
+def test_init_compiles_nothing_for_each_shape_of_a_parameter():
+    """Networks have dozens of shapes, and a program for each takes longer than all of `init`."""
+    programs = []
+    note = lambda name, *_, **__: programs.append(name)  # noqa: E731
+    params = {f"leaf {k}": jnp.ones((3, 50 + k)) for k in range(30)}
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        with jdaso.Session() as session:
+            tx = jdaso.daso(optax.adam(0.1), phases=PHASES, session=session)
+            jax.block_until_ready(tx.init(params))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert 0 < programs.count("/jax/core/compile/backend_compile_duration") < 30
