@@ -96,8 +96,8 @@ MUTANTS = [
     Mutant(
         "second moments of a node's own from the warm-up's end",
         "_rules/decide.py",
-        "begins=(step + 1 == phases.warmup_steps) & (phases.cycling_steps > 0)",
-        "begins=(step + 1 == phases.warmup_steps)",
+        "begins=step + 1 == phases.warmup_steps",
+        "begins=step == phases.warmup_steps",
         "tests/unit/optimizers/test_second_moments.py",
     ),
     Mutant(
