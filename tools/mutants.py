@@ -96,8 +96,8 @@ MUTANTS = [
     Mutant(
         "second moments of a node's own from the warm-up's end",
         "_rules/decide.py",
-        "begins=step + 1 == phases.warmup_steps",
-        "begins=step == phases.warmup_steps",
+        "last_warmup=step + 1 == phases.warmup_steps",
+        "last_warmup=step == phases.warmup_steps",
         "tests/unit/optimizers/test_second_moments.py",
     ),
     Mutant(
@@ -1375,6 +1375,34 @@ MUTANTS = [
         "elif session.control.topology.world_rank is None:",
         "elif False:",
         f"{PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
+        "a failed session that a rank closes after all have met again",
+        "_nodes/exit.py",
+        "each.control.detector.end()",
+        "pass",
+        f"{PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
+        "a session that fails inside of another",
+        "_nodes/exit.py",
+        "_open[session] = list(_failed)",
+        "_open[session] = _failed",
+        f"{PLAYED}/test_ends_played.py",
+    ),
+    Mutant(
+        "the last call of a step",
+        "_optimizers/stages.py",
+        "step + jnp.max(state.ticket))",
+        "jnp.max(state.ticket))",
+        "tests/ranks/optimizers/test_step_memory.py",
+    ),
+    Mutant(
+        "second moments of an earlier run, without a warm-up",
+        "_optimizers/daso.py",
+        "sharing.init(inner_state)",
+        "inner_state",
+        "tests/unit/optimizers/test_second_moments.py",
     ),
     Mutant(
         "a failed session after which only some ranks have met",

@@ -9,6 +9,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax._src import xla_bridge  # no public name shows whether a backend has started
 from jaxlib import xla_client
 
@@ -37,6 +39,13 @@ def computes_on_cpus() -> bool:
         return jax.default_backend() == "cpu"
     chosen = getattr(jax.config, "jax_platforms", None)
     return chosen == "cpu" or not entry_points(group="jax_plugins")
+
+
+def namespace_of(x: Any) -> Any:
+    """NumPy for arrays of the host; else `jax.numpy`, which compiles a program for each shape."""
+    if isinstance(x, jax.Array) and any(device.platform != "cpu" for device in x.devices()):
+        return jnp
+    return np
 
 
 def has_cpu_device() -> bool:

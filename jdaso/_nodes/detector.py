@@ -40,7 +40,7 @@ class _Tag(enum.IntEnum):
     FAILED = 1  # this node has failed, and why
     FOLLOWED = 2  # it has failed because another node did
     LEFT = 3  # it has ended its session
-    ENDED = 4  # its program has ended after a failure, and it sends nothing more
+    ENDED = 4  # after a failure: it waits for nobody in this session, and sends nothing more
     BEAT = 5  # a heartbeat
     WHERE = 6  # where is your program?
     PLACE = 7  # the answer
@@ -105,8 +105,9 @@ class Detector:
         self._messages.send_all(tag, text.encode(errors="backslashreplace"))
 
     def end(self) -> None:
-        """Notifies all other nodes that this node's program has ended after a failure."""
-        self._messages.send_all(_Tag.ENDED, b"")
+        """Notifies all other nodes that this one is through with the session, which has failed."""
+        if self._messages.open:
+            self._messages.send_all(_Tag.ENDED, b"")
 
     def close(self, failed: bool) -> bool:
         """Notifies the others that this node ends its session; returns whether all did the same.

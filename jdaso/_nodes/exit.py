@@ -49,7 +49,10 @@ _GRACE_SECONDS = 6.0
 _FINALIZE_SECONDS = 5.0
 
 _open: dict[Member, list[Member]] = {}
-"""In the same order on all nodes, dropped sessions included; those that had failed before each."""
+"""Open sessions, in the same order on all nodes, dropped ones included.
+
+Each with the failed sessions that this process had closed before it opened this one.
+"""
 
 _failed: list[Member] = []
 _settled: list[Member] = []  # like those that failed, kept whole: MPI may write into their buffers
@@ -75,14 +78,15 @@ def open_members() -> list[Member]:
 def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> None:
     """Notes a closed session; after a failure the process must not wait in MPI_Finalize.
 
-    Once a later session of all ranks has closed normally, no rank waits in one that has failed.
+    All ranks open a session together. Once one of all ranks has closed normally, no other rank
+    waits for this one in a session that has failed, and that this rank had closed before.
 
     Args:
         session: the session.
         failed: something went wrong between the nodes.
         stuck: one of its threads is still inside MPI, so MPI cannot be finalized normally.
     """
-    earlier = _open.pop(session, [])
+    failed_before = _open.pop(session, [])
     if stuck:
         end_job()
     _state["bereft"] |= bool(session.control.known.dead)
@@ -91,10 +95,11 @@ def unwatch(session: Member, *, failed: bool = False, stuck: bool = False) -> No
     if failed or stuck:
         _failed.append(session)
     elif session.control.topology.world_rank is None:
-        for each in earlier:
+        for each in [x for x in _failed if x in failed_before]:
+            _failed.remove(each)
+            _settled.append(each)
             each.control.detector.stop()
-        _settled.extend(earlier)
-        _failed[:] = [x for x in _failed if x not in earlier]
+            each.control.detector.end()  # a rank that closes the failed one later waits for this
 
 
 def is_bereft() -> bool:

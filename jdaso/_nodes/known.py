@@ -23,7 +23,7 @@ class Known:
         failure: the error that another node reported before it failed.
         failed: nodes that have failed, including those that failed because of this one.
         left: nodes that ended their session.
-        ended: nodes whose program has ended after a failure.
+        ended: nodes that are through with the session after a failure.
         dead: nodes that MPI has reported as failed.
         survives: whether the other nodes then go on.
         heartbeats: the last values reported by each node.
@@ -141,7 +141,7 @@ class Known:
         self.left.add(node)
 
     def note_ended(self, node: int) -> None:
-        """Notes that a node's program has ended after a failure."""
+        """Notes that a node is through with the session after a failure."""
         self.ended.add(node)
 
     def survive(self, survives: bool) -> None:
@@ -157,7 +157,7 @@ class Known:
         return len(self.failed | self.dead) >= self.topology.num_ranks - 1
 
     def all_ended(self) -> bool:
-        """Returns whether all other nodes reported that their program has ended after a failure."""
+        """Returns whether all other nodes are through with the session after a failure."""
         return len(self.ended | self.dead) >= self.topology.num_ranks - 1
 
     def _at_host(self, node: int) -> str:

@@ -1,7 +1,7 @@
 """The end of an update: merges late results and starts what is due, or takes exact means.
 
-No update both starts an exchange and takes a mean. The two are conditions of their own: only the
-second replaces the inner state, and a condition inside of another copies what it may replace.
+No update both starts an exchange and takes a mean. The two are conditions of their own: only a mean
+replaces second moments, and a condition inside of another copies what it may replace.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def exchange_late(late: Sequence[LateExchange], u: Update) -> Update:
     return u
 
 
-def end_phase(late: Sequence[LateExchange], sharing: Sharing, u: Update) -> Update:
-    """Takes the exact mean, and gives the inner state the second moments of the next phase.
+def take_mean(late: Sequence[LateExchange], sharing: Sharing, u: Update) -> Update:
+    """Takes the exact mean if one is due.
+
+    Second moments become those of all nodes before the mean that ends cycling, and a node's own in
+    the last update of the warm-up.
 
     Args:
         late: the late exchanges of all fragments, which have been merged.
         sharing: the second moments.
         u: the update.
     """
-    session, step = late[0].between.session, u.state.step
-    u = u.after(mark(session, COMPUTE, step, step))
 
     def mean(u: Update) -> Update:
-        end = lambda u: u.with_state(inner=sharing.end(u.state.inner))  # noqa: E731
-        return mean_of_everything(late[0].exchanges, late, when(~u.act.blocking, end, u))
+        step = u.state.step
+        u = u.after(mark(late[0].between.session, COMPUTE, step, step))
+        u = when(~u.act.blocking, sharing.end, u)
+        return mean_of_everything(late[0].exchanges, late, u)
 
     u = when(u.act.mean, mean, u)
-    if sharing.moments:
-        begin = lambda u: u.with_state(inner=sharing.begin(u.state.inner))  # noqa: E731
-        u = when(u.act.begins, begin, u)
-    return u
+    return when(u.act.last_warmup, sharing.begin, u) if sharing.moments else u
 
 
 def _merge(late: LateExchange) -> Callable[[Update], Update]:

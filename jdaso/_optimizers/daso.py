@@ -205,10 +205,10 @@ def daso(
         if between.merges:
             finder.at_init(params, inner_state)
         exchanges = Exchanges(between, params)
-        lengths = SharedLengths(exchanges)
+        lengths, sharing = SharedLengths(exchanges), Sharing(exchanges)
         placed, refused = placements.facts(params, inner_state)
         wrong = not_finite(inner_state) if between.merges else ""
-        about_inner = [Sharing(exchanges).fact, lengths.fact, *placed]
+        about_inner = [sharing.fact, lengths.fact, *placed]
         about_inner.append(("the inner optimizer's numbers", wrong or "finite"))
         agree_on_init(session, params, inner_state, between.facts, about_inner=about_inner)
         if refused is not None:
@@ -223,7 +223,7 @@ def daso(
             warn_of_own_moments(between.moments.find(params).missed, session)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)
-        return init_state(exchanges, inner_state, lengths.init())
+        return init_state(exchanges, sharing.init(inner_state), lengths.init())
 
     def update(
         updates: PyTree,

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
+from .._jax.cpus import namespace_of
 from .._jax.types import PyTree
 from .._payload.layout import path_of
 from .._payload.trees import travels
@@ -101,9 +102,10 @@ def not_finite(inner_state: PyTree) -> str:
 
 
 def _is_finite(x: Any) -> bool:
-    """True if all numbers are finite: by NumPy on CPUs, where JAX compiles it for each shape."""
-    on_cpu = not isinstance(x, jax.Array) or all(d.platform == "cpu" for d in x.devices())
-    return bool(np.isfinite(np.asarray(x)).all() if on_cpu else jnp.isfinite(x).all())
+    """True if all numbers are finite in JAX's dtype for them."""
+    xp = namespace_of(x)
+    with np.errstate(over="ignore"):  # of float64, which becomes float32
+        return bool(xp.isfinite(xp.asarray(x, jnp.result_type(x))).all())
 
 
 def refuse_not_finite(path: str, call: str) -> None:

@@ -15,7 +15,7 @@ back: two more copies of the parameters, and two to three times the time of an u
 
 In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The last
 one before the nodes cycle makes it the node's own, and the last cycling one that of all nodes
-again. Both belong to the rare end of an update: in the steps between, nothing else reads v.
+again. Both are conditions at the end of an update: in the steps between, nothing else reads v.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from .._jax.cpus import namespace_of
 from .._jax.types import PyTree
 from .._payload.chains import behind
 from .._rules.second_moments import own_of, shared
@@ -66,9 +67,20 @@ class Sharing:
         found = ", ".join(f"b1 = {a:g} and b2 = {b:g}" for a, b in rates)
         return "the second moments that are shared", f"{len(self.moments)} leaves {found}".strip()
 
-    def begin(self, inner: PyTree) -> PyTree:
-        """The inner state after the last update of the warm-up, with the node's own v."""
+    def init(self, inner: PyTree) -> PyTree:
+        """The first inner state, whose second moments may be those of an earlier run."""
+        flat = jax.tree.leaves(inner)
+        if self.between.phases.warmup_steps or all(_is_zero(flat[x.second]) for x in self.moments):
+            return inner
         return self._each(inner, own_of, where=True)
+
+    def begin(self, u: Update) -> Update:
+        """The last update of the warm-up, after which the nodes have their own v."""
+        return u.with_state(inner=self._each(u.state.inner, own_of, where=True))
+
+    def end(self, u: Update) -> Update:
+        """The last cycling update, with second moments of all nodes."""
+        return u.with_state(inner=self._each(u.state.inner, shared, where=True))
 
     def update(self, u: Update, inner: Callable[[PyTree], Any]) -> Any:
         """The inner optimizer's updates and new state, with the node's own v while nodes cycle.
@@ -92,18 +104,15 @@ class Sharing:
 
     def _behind(self, own: PyTree, updates: PyTree) -> tuple[PyTree, PyTree]:
         """The updates and the inner state, with moments that come after the updates."""
-        (flat, tree), (made, made_tree) = jax.tree.flatten(own), jax.tree.flatten(updates)
+        (flat, tree), (made, tree_made) = jax.tree.flatten(own), jax.tree.flatten(updates)
         for each in self.moments:
-            ups = (
-                slice(None) if each.parameter is None else slice(each.parameter, each.parameter + 1)
-            )
             moments = flat[each.first], flat[each.second]
-            (flat[each.first], flat[each.second]), made[ups] = behind(moments, made[ups])
-        return jax.tree.unflatten(made_tree, made), jax.tree.unflatten(tree, flat)
-
-    def end(self, inner: PyTree) -> PyTree:
-        """The inner state after the last cycling update, with second moments of all nodes."""
-        return self._each(inner, shared, where=True)
+            read_by = range(len(made)) if each.parameter is None else [each.parameter]
+            moments, read = behind(moments, [made[k] for k in read_by])
+            flat[each.first], flat[each.second] = moments
+            for k, x in zip(read_by, read, strict=True):
+                made[k] = x
+        return jax.tree.unflatten(tree_made, made), jax.tree.unflatten(tree, flat)
 
     def _each(self, inner: PyTree, function: Any, where: Any) -> PyTree:
         """The inner state, with a function of moments applied to all second ones."""
@@ -123,6 +132,14 @@ class Sharing:
                 decay=each.first_decay,
             )
         return jax.tree.unflatten(tree, flat)
+
+
+def _is_zero(x: Any) -> bool:
+    """True if an array is known to be zero."""
+    if isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True):
+        return False
+    xp = namespace_of(x)
+    return not xp.any(xp.asarray(x))
 
 
 # Compiled functions, so that JAX traces them once for all leaves of a shape.

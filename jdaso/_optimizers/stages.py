@@ -25,7 +25,7 @@ from .between import Between
 from .blocking import is_settled, mean_of_gradients
 from .conditions import when
 from .copies import Finder
-from .cycling import end_phase, exchange_late
+from .cycling import exchange_late, take_mean
 from .exchanges import Exchanges
 from .late import late_exchanges
 from .learning_rate import select_inner
@@ -195,22 +195,20 @@ class UpdateStages:
 
     def exchange(self, u: Update) -> Update:
         """Merges and starts, or takes an exact mean, whichever are due."""
-        step = u.state.step
-        apart = u.apart & ~is_settled(self.between, step)
+        apart = u.apart & ~is_settled(self.between, u.state.step)
         after_inner = u.act.blocking & (self.between.blocking == "parameters")
         act = u.act._replace(mean=u.act.mean | apart | after_inner)
         u = u._replace(act=act, apart=apart)
         late = late_exchanges(self.exchanges, self.lengths)
         u = when(jnp.any(act.merge | act.start), lambda u: exchange_late(late, u), u)
-        ends = act.mean | act.begins if self.sharing.moments else act.mean
-        u = when(ends, lambda u: end_phase(late, self.sharing, u), u)
-        return u.with_state(step=step)
+        due = act.mean | act.last_warmup if self.sharing.moments else act.mean
+        return when(due, lambda u: take_mean(late, self.sharing, u), u)
 
     def end(self, u: Update) -> tuple[PyTree, DasoState]:
         """The new updates and state."""
         between, state, step = self.between, u.state, u.state.step
         kind = jnp.where(jnp.any(u.act.start), PACK, COMPUTE)
-        ended = mark(between.session, kind, step, jnp.max(state.ticket))
+        ended = mark(between.session, kind, step, step + jnp.max(state.ticket))
         return u.updates, state._replace(
             optimizer=jnp.full_like(state.optimizer, between.number),
             step=after(ended, step + 1),

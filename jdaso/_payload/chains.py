@@ -48,10 +48,11 @@ def by_leaf(
 
 
 def behind(leaves: Sequence[jax.Array], others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The leaves and others, unchanged; what uses these runs after all that computes them.
+    """The leaves and others, unchanged; operations on the results run after all that made these.
 
-    XLA drops an optimization barrier before it orders a CPU's loops, and a call it keeps. The
-    call does nothing: results lie where its operands do.
+    XLA drops an optimization barrier before it orders a CPU's loops, and keeps a call. The call
+    does nothing: its results lie where its operands do, and of arrays that the caller keeps XLA
+    passes it copies. Where `by_leaf` goes by the formula, there is a barrier only.
     """
     every = [*leaves, *others]
     if not bound_axes() and all(map(_is_plain, every)):
@@ -79,8 +80,10 @@ _chain.multiple_results = True
 def _chain_by_leaf(*args: jax.Array, signs: str, into: int | None = None) -> list[jax.Array]:
     """The sums of leaves whose terms come group by group."""
     del into
+    if not signs:
+        return list(jax.lax.optimization_barrier(args))
     count = len(args) // (1 + len(signs))
-    sums = list(args[:count] if signs else jax.lax.optimization_barrier(args))
+    sums = list(args[:count])
     for k, sign in enumerate(signs, start=1):
         terms = args[k * count : (k + 1) * count]
         sums = [x + y if sign == "+" else x - y for x, y in zip(sums, terms, strict=True)]

@@ -18,7 +18,7 @@ class Actions(NamedTuple):
     merge: Bool[Array, " F"]  # wait for the fragment's exchange in flight and merge it
     mean: Bool[Array, ""]  # exact mean of parameters and inner state
     start: Bool[Array, " F"]  # start an exchange of the fragment, as merged
-    begins: Bool[Array, ""]  # the last update of the warm-up
+    last_warmup: Bool[Array, ""]  # after this update the nodes cycle
 
 
 def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> Actions:
@@ -57,7 +57,7 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> A
         merge=cycling & (ticket != 0) & ((age >= least_age) | last | start),
         mean=last | settling,
         start=start,
-        begins=step + 1 == phases.warmup_steps,
+        last_warmup=step + 1 == phases.warmup_steps,
     )
 
 

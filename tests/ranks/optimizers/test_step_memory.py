@@ -1,9 +1,10 @@
-"""Memory of a compiled step, as XLA counts it, and what `init` compiles."""
+"""A compiled step: its memory as XLA counts it, the order of its calls; what `init` compiles."""
 
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from jax.extend.core import Var
 
 import jdaso
 
@@ -50,3 +51,20 @@ def test_init_compiles_nothing_for_each_shape_of_a_parameter():
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert 0 < programs.count("/jax/core/compile/backend_compile_duration") < 30
+
+
+def test_the_last_call_of_a_step_waits_for_all_others(tmp_path):
+    """Devices make calls together: without an order two of them may wait for ever."""
+    with jdaso.Session(trace=tmp_path) as session:
+        tx = jdaso.daso(optax.adam(0.1), phases=PHASES, session=session)
+        state = tx.init(PARAMS)
+        step = jax.make_jaxpr(lambda *x: tx.update(*x))(PARAMS, state, PARAMS).jaxpr
+    made_by = {x: number for number, each in enumerate(step.eqns) for x in each.outvars}
+    calls = [k for k, x in enumerate(step.eqns) if x.primitive.name in ("jdaso_host_call", "cond")]
+    before, left = set(), [calls[-1]]
+    while left:
+        before.add(number := left.pop())
+        found = {made_by.get(x) for x in step.eqns[number].invars if isinstance(x, Var)}
+        left.extend(found - before - {None})
+    assert step.eqns[calls[-1]].primitive.name == "jdaso_host_call"
+    assert len(calls) > 3 and before.issuperset(calls)

@@ -161,6 +161,44 @@ def test_an_error_that_one_node_has_caught_ends_nothing_once_all_have_met_again(
         assert max(x.seconds for x in outcomes) < 5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_may_close_the_failed_session_after_all_have_met_again(seed):
+    """The ranks that closed it before do not leave the last one to wait for them."""
+    world = World(3, seed=seed)
+
+    def program(rank, comm):
+        first = Node(world, find_topology(comm), 600.0)
+        if rank != 0:
+            first.fail("NaN")
+            first.close(failed=True)
+        second = Node(world, find_topology(comm), 600.0)
+        second.come()
+        second.close()
+        if rank == 0:
+            world.clock.sleep(0.5)
+            first.close(failed=True)
+
+    outcomes = world.run(program, _exit._end)
+    assert [x.error for x in outcomes] == [None] * 3 and world.aborted is None
+    assert max(x.seconds for x in outcomes) < 10
+
+
+def test_a_session_opened_before_the_failure_settles_nothing():
+    world = World(3)
+
+    def program(rank, comm):
+        outer = Node(world, find_topology(comm), LIMIT_SECONDS)
+        inner = Node(world, find_topology(comm), LIMIT_SECONDS)
+        outer.come()
+        if rank == 1:
+            inner.fail("NaN")
+        inner.close(failed=rank == 1)
+        outer.close()
+
+    world.run(program, _exit._end)
+    assert world.aborted == 1
+
+
 def test_a_node_that_ends_long_before_the_others_does_not_wait():
     world = World(2)
 

@@ -187,6 +187,23 @@ def test_the_last_update_of_the_warm_up_makes_them_a_node_s_own():
     assert 0.9 < found[40] / found[39] < 1.1
 
 
+@pytest.mark.parametrize("second", [0.0, 1.0])
+def test_without_a_warm_up_init_makes_them_a_node_s_own(second):
+    """An inner optimizer may begin with those of an earlier run."""
+
+    def init(params):
+        adam, rest = optax.adam(0.1).init(params)
+        return adam._replace(nu=jax.tree.map(lambda x: jnp.full_like(x, second), adam.nu)), rest
+
+    inner = optax.GradientTransformation(init, optax.adam(0.1).update)
+    phases = jdaso.Phases(9, 0, 3)
+    with jdaso.Session(engine=jdaso.Simulated(4)) as session:
+        tx = jdaso.daso(inner, phases=phases, session=session)
+        state = jax.vmap(tx.init, axis_name=session.node_axis, axis_size=4, in_axes=None)(PARAMS)
+    (adam, _) = state.inner
+    assert all((x == 4 * second).all() for x in jax.tree.leaves(adam.nu))
+
+
 def test_they_stay_those_of_all_nodes_where_nothing_cycles():
     phases = jdaso.Phases(60, 40, 20)
     found = mean_second_moments(phases)
