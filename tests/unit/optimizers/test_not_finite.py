@@ -61,6 +61,15 @@ def test_an_inner_state_that_begins_with_infinity_is_refused(on):
             tx.init(jnp.ones(3))
 
 
+@pytest.mark.parametrize("best", [np.float64(1e300), 1e300, np.full(3, 1e300)])
+def test_so_is_one_that_is_infinite_in_float32(best):
+    inner = optax.GradientTransformation(lambda _: {"best": best}, optax.identity().update)
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        tx = jdaso.daso(inner, phases=jdaso.Phases(12), session=session)
+        with pytest.raises(ValueError, match=r"leaf \['best'\]"):
+            tx.init(jnp.ones(3))
+
+
 def test_if_no_node_is_counted_the_cool_down_leaves_the_parameters_alone():
     """An infinity that comes into all inner states on the way."""
 
