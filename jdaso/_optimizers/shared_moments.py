@@ -14,8 +14,9 @@ back: two more copies of the parameters, and two to three times the time of an u
 (benchmarks/NOTES.md).
 
 In blocking updates all nodes have the mean gradient, and v is that of all nodes already. The last
-one before the nodes cycle makes it the node's own, and the last cycling one that of all nodes
-again. Both are conditions at the end of an update: in the steps between, nothing else reads v.
+one before the nodes cycle (without a warm-up, `init`) makes it the node's own, and the last cycling
+one that of all nodes again. Both are conditions at the end of an update: in the steps between,
+nothing else reads v.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Actions(NamedTuple):
     merge: Bool[Array, " F"]  # wait for the fragment's exchange in flight and merge it
     mean: Bool[Array, ""]  # exact mean of parameters and inner state
     start: Bool[Array, " F"]  # start an exchange of the fragment, as merged
-    last_warmup: Bool[Array, ""]  # after this update the nodes cycle
+    last_warmup: Bool[Array, ""]  # the last update of the warm-up
 
 
 def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> Actions:
