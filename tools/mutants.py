@@ -1393,8 +1393,8 @@ MUTANTS = [
     Mutant(
         "the last call of a step",
         "_optimizers/stages.py",
-        "step + jnp.max(state.ticket))",
-        "jnp.max(state.ticket))",
+        "last = u.state.step + jnp.max(u.state.ticket)",
+        "last = jnp.max(u.state.ticket)",
         "tests/ranks/optimizers/test_step_memory.py",
     ),
     Mutant(

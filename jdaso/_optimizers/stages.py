@@ -195,22 +195,25 @@ class UpdateStages:
 
     def exchange(self, u: Update) -> Update:
         """Merges and starts, or takes an exact mean, whichever are due."""
-        apart = u.apart & ~is_settled(self.between, u.state.step)
+        step = u.state.step
+        apart = u.apart & ~is_settled(self.between, step)
         after_inner = u.act.blocking & (self.between.blocking == "parameters")
         act = u.act._replace(mean=u.act.mean | apart | after_inner)
         u = u._replace(act=act, apart=apart)
         late = late_exchanges(self.exchanges, self.lengths)
         u = when(jnp.any(act.merge | act.start), lambda u: exchange_late(late, u), u)
         due = act.mean | act.last_warmup if self.sharing.moments else act.mean
-        return when(due, lambda u: take_mean(late, self.sharing, u), u)
+        u = when(due, lambda u: take_mean(late, self.sharing, u), u)
+        kind = jnp.where(jnp.any(act.start), PACK, COMPUTE)
+        last = u.state.step + jnp.max(u.state.ticket)
+        # Not the conditions' step: of virtual nodes it may be one for each of their devices.
+        return u.with_state(step=after(mark(self.between.session, kind, step, last), step))
 
     def end(self, u: Update) -> tuple[PyTree, DasoState]:
         """The new updates and state."""
         between, state, step = self.between, u.state, u.state.step
-        kind = jnp.where(jnp.any(u.act.start), PACK, COMPUTE)
-        ended = mark(between.session, kind, step, step + jnp.max(state.ticket))
         return u.updates, state._replace(
             optimizer=jnp.full_like(state.optimizer, between.number),
-            step=after(ended, step + 1),
+            step=step + 1,
             phase=end_step(between.phases, state.phase, step),
         )
