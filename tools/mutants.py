@@ -374,8 +374,15 @@ MUTANTS = [
         "tests/unit/engines/test_channel.py",
     ),
     Mutant(
+        "an exchange gives way to another optimizer's",
+        "_engines/flights.py",
+        "self._given_up[flight.owner] = flight.ticket",
+        "pass",
+        "tests/unit/engines/test_flights.py",
+    ),
+    Mutant(
         "an exchange whose wait ended early is still in flight",
-        "_engines/channel.py",
+        "_engines/flights.py",
         "if not (flight.waited and flight.done.is_set())",
         "if not flight.waited",
         "tests/unit/engines/test_channel.py",

@@ -42,6 +42,7 @@ from .._payload.wire import Wire
 from .._payload.words import FAILED, HEADER, STATUS
 from ..traces._timeline import Timeline
 from .base import Reducer
+from .flights import Flights
 from .in_flight import EARLIER_RUN, InFlight, Numbers
 from .pace import Pace, working_seconds
 from .shared_header import SharedHeader
@@ -84,13 +85,10 @@ class Channel:
         number: int = 1,
     ):
         self.layout, self.wire = layout, wire
-        self._number = number
         self._control, self._timeline = control, timeline
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
-        # By optimizer, the last exchange it abandoned whose ticket another optimizer has taken.
-        self._given_up: dict[int, int] = {}
-        self._flights: dict[int, InFlight] = {}
+        self._flights = Flights(self.staging, number)
         self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
         self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
@@ -133,7 +131,7 @@ class Channel:
             place: takes the sums; None for memory of the exchange's own.
         """
         started = time.perf_counter()
-        new = partial(self._enroll, ticket, owner, blocking=blocking, place=place)
+        new = partial(self._flights.enroll, ticket, owner, blocking=blocking, place=place)
         flight = self._enter(ticket, head, owner, device, new)
         entered, working = time.perf_counter(), working_seconds()
         self._pace.wait(entered - started)  # for an exchange that was left behind
@@ -169,7 +167,7 @@ class Channel:
                 if flight is not None and not flight.merged:
                     if flight.is_left_to(owner):
                         repeated = None  # its result is lost, and the log says so
-                    elif (text := _why_not_again(flight, owner, device)) is not None:
+                    elif (text := flight.why_not_again(owner, device)) is not None:
                         flight.error = flight.error or self._control.error(text, flight.step)
                     if flight.error is not None:
                         return flight
@@ -205,9 +203,9 @@ class Channel:
         On failure: the status word of the first header is 1, and `error` holds the cause.
         """
         begin = time.perf_counter()
-        flight = self._flights.get(ticket)
+        flight = self._flights.of(ticket, owner)
         heads = np.zeros((self._nodes, HEADER), np.int32)
-        if flight is None or self._given_up.get(owner) == ticket:
+        if flight is None:
             return self._refuse(heads, ticket, owner)
         flight.asked = True
         error = flight.error or self._await(flight)
@@ -228,7 +226,7 @@ class Channel:
     def flight(self, ticket: int, owner: int) -> InFlight | None:
         """An optimizer's exchange; None if there is none, or if it was given up."""
         with self._lock:
-            return None if self._given_up.get(owner) == ticket else self._flights.get(ticket)
+            return self._flights.of(ticket, owner)
 
     def note_merged(self, ticket: int) -> None:
         """Notes that the result of an exchange was taken."""
@@ -253,7 +251,7 @@ class Channel:
         if (error := self._drain(None)) is not None:
             raise error
         with self._lock:
-            flight = self._enroll(ticket, owner)
+            flight = self._flights.enroll(ticket, owner)
             flight.let_go()
         flight.heads, flight.device = heads, EARLIER_RUN
         flight.done.set()
@@ -266,8 +264,7 @@ class Channel:
 
     def in_flight(self) -> list[InFlight]:
         """Exchanges that were never waited for, or whose wait ended early, with an error."""
-        flights = list(self._flights.values())
-        return [flight for flight in flights if not (flight.waited and flight.done.is_set())]
+        return self._flights.open()
 
     def close(self, limit_seconds: float | None, *, after_error: bool = False) -> bool:
         """Completes exchanges in flight and ends the thread; False if the thread did not end.
@@ -281,30 +278,6 @@ class Channel:
             self._control.note_broken(error)
         limit = _LEAVE_SECONDS if error is not None else limit_seconds or _END_SECONDS
         return self.worker.end(limit)
-
-    def _enroll(
-        self, ticket: int, owner: int, *, blocking: bool = False, place: StagingMemory | None = None
-    ) -> InFlight:
-        """An exchange with a place for its sums that nothing else reads or writes."""
-        before = self._flights.pop(ticket, None)
-        last = [x for x in list(self._flights.values())[-1:] if x.owner == owner]
-        for flight in (before, *self._flights.values()):
-            if (
-                flight is not None
-                and flight not in last
-                and flight.owner != owner
-                and not flight.merged
-            ):
-                self._given_up[flight.owner] = flight.ticket
-        if self._given_up.get(owner) == ticket:  # the exchange is begun anew
-            del self._given_up[owner]
-        self._flights = {flight.ticket: flight for flight in last}
-        place = self.staging.sums() if place is None else place
-        memory = self.staging.rows(), place
-        flight = self._flights[ticket] = InFlight(
-            ticket, owner, blocking, *memory, f"{self._number}.{ticket}"
-        )
-        return flight
 
     def _drain(
         self,
@@ -391,7 +364,7 @@ class Channel:
             "With wire float32 and no outer optimizer a run can also go on without that exchange: "
             "set state.ticket to 0s on all nodes."
         )
-        if self._given_up.get(owner) == ticket:
+        if self._flights.gave_up(ticket, owner):
             text = (
                 f"The exchange started at step {ticket - 1} was given up, because another "
                 "optimizer of equal shapes has started one meanwhile. If both are in use, give the "
@@ -401,21 +374,3 @@ class Channel:
         self._control.refuse(self._control.error(text, ticket - 1))
         heads[:, STATUS] = FAILED
         return heads
-
-
-def _why_not_again(flight: InFlight, owner: int, device: int) -> str | None:
-    """The error for an exchange that was started already; None if the step was merely repeated."""
-    before = flight.device
-    if owner != flight.owner or (not owner and device == before):
-        return (
-            "Two exchanges of equal shapes are in flight at once. Give the second optimizer its "
-            "own name, jdaso.daso(..., name='second'), and put all values that jdaso.mean averages "
-            "in one step into one tree."
-        )
-    if before not in (device, EARLIER_RUN):
-        return (
-            f"Devices {before} and {device} of this node both start one exchange, but only one of "
-            "them should. Name every axis of jax.shard_map or jax.pmap in which the update is "
-            "called: local_axis=('data', 'model')."
-        )
-    return None

@@ -112,6 +112,22 @@ class InFlight:
         other = owner > 0 and self.owner > 0 and owner != self.owner
         return other and not self.asked and all(event.is_set() for event in self.ready)
 
+    def why_not_again(self, owner: int, device: int) -> str | None:
+        """The reason against another start of this exchange; None if a step was only repeated."""
+        if owner != self.owner or (not owner and device == self.device):
+            return (
+                "Two exchanges of equal shapes are in flight at once. Give the second optimizer "
+                "its own name, jdaso.daso(..., name='second'), and put all values that jdaso.mean "
+                "averages in one step into one tree."
+            )
+        if self.device not in (device, EARLIER_RUN):
+            return (
+                f"Devices {self.device} and {device} of this node both start one exchange, but "
+                "only one of them should. Name every axis of jax.shard_map or jax.pmap in which "
+                "the update is called: local_axis=('data', 'model')."
+            )
+        return None
+
     def take(self, k: int) -> None:
         """Notes that chunk k is in flight, in the first free lane."""
         lanes = [lane for lane, _ in list(self.taken.values())]  # another thread removes items

@@ -85,7 +85,7 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
             "training begins."
         )
     _agree_on_shapes(session, "broadcast a tree", tree)
-    return session.control.unless_someone_dies(
+    return session.control.repeat_if_a_node_fails(
         lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
     )
 

@@ -220,9 +220,11 @@ class Control:
 
     def _checks(self) -> Callable[[], None]:
         """Begins a wait for the other nodes to agree on the survivors."""
-        return Wait(self.known, "call", "agrees on who lives", call=0, column=CALLS).check
+        return Wait(
+            self.known, "call", "agrees on the nodes that are left", call=0, column=CALLS
+        ).check
 
-    def unless_someone_dies(self, attempt: Callable[[], Result]) -> Result:
+    def repeat_if_a_node_fails(self, attempt: Callable[[], Result]) -> Result:
         """The result of calls that belong together, repeated until no node fails in between."""
         while True:
             before, result = self.living, attempt()
@@ -265,7 +267,7 @@ class Control:
 
     def broadcast(self, array: np.ndarray, root: int = 0) -> np.ndarray:
         """One node's array on every node; shapes and dtypes must already be agreed on."""
-        return self.unless_someone_dies(lambda: self._broadcast_whole(array, root))
+        return self.repeat_if_a_node_fails(lambda: self._broadcast_whole(array, root))
 
     def _broadcast_whole(self, array: np.ndarray, root: int) -> np.ndarray:
         out = np.array(array, order="C")
@@ -362,7 +364,7 @@ class Control:
 
     def _allgather_bytes(self, payload: bytes, what: str) -> list[bytes]:
         gather = partial(self._allgather, what=what)
-        return self.unless_someone_dies(lambda: allgather_bytes(gather, payload))
+        return self.repeat_if_a_node_fails(lambda: allgather_bytes(gather, payload))
 
 
 def _crc(text: str) -> int:

@@ -182,7 +182,7 @@ def debts(session):
         if n == 39:
             begin, first = path(params, state), int(np.max(getattr(state, "started", state.step)))
     taken = int(np.max(getattr(state, "started", state.step))) - first
-    session.share()  # so that all know who lives
+    session.share()  # so that all have the same nodes
     right = -grads[list(session.living)].mean(0)
     off = np.abs((path(params, state) - begin) / taken - right).reshape(3, -1)
     return {"off": off.mean(1).tolist()}

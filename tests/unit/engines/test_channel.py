@@ -141,7 +141,7 @@ def test_the_header_has_the_first_bad_leaf_and_the_checksum(channel, link):
         channel.note_merged(1)
         channel.start(5, head, refused)
         assert (channel.wait(5)[:, STATUS] == 1).all()
-        assert channel._flights[5].done.wait(10)
+        assert channel.flight(5, 0).done.wait(10)
     chunks = len(channel.layout.widths)
     assert [x[BAD_LEAF] for x in seen] == [1, 0]
     assert seen[0][CHECKSUM] == 3 + 7 * chunks

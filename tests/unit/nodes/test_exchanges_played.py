@@ -141,7 +141,7 @@ def test_a_chunk_that_is_lost_ends_in_the_limit_and_no_later_exchange_takes_its_
         for ticket in (1, 5):
             start(channel, ticket, 1.0)
             heads = channel.wait(ticket)
-            texts.append(str(channel._flights[ticket].error))
+            texts.append(str(channel.flight(ticket, 0).error))
             channel._control._errors.clear()
             assert heads[0, -1] == 1, "failed"
         return texts
