@@ -374,6 +374,27 @@ MUTANTS = [
         "tests/unit/engines/test_channel.py",
     ),
     Mutant(
+        "losses of blocking and cycling updates count alike",
+        "_optimizers/blocking.py",
+        "return blocking_header(value, step, bits, weight, loss_weight=u.given_weight)",
+        "return blocking_header(value, step, bits, weight)",
+        "tests/unit/optimizers/test_weights.py",
+    ),
+    Mutant(
+        "weights of a run's end",
+        "_optimizers/finalize.py",
+        "return None if (of_all == of_all[0]).all() else own",
+        "return None",
+        "tests/unit/optimizers/test_weights.py",
+    ),
+    Mutant(
+        "the common point of an outer step that is lost",
+        "checkpoint/_resumed.py",
+        'rooms.subtract("anchor", _mean_change(folder, first, number, target))',
+        "pass",
+        "tests/launches/recovery/test_resized.py",
+    ),
+    Mutant(
         "an exchange gives way to another optimizer's",
         "_engines/flights.py",
         "self._given_up[flight.owner] = flight.ticket",

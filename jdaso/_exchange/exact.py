@@ -43,13 +43,22 @@ def same_on_virtual_nodes(session: Session, tree: PyTree) -> PyTree:
 
 
 def blocking_header(
-    value: Any, step: jax.Array, sum_of_bits: jax.Array, weight: Any = None
+    value: Any,
+    step: jax.Array,
+    sum_of_bits: jax.Array,
+    weight: Any = None,
+    loss_weight: Any = None,
 ) -> jax.Array:
-    """Header of a mean that the step waits for; `weight` is this node's."""
+    """Header of a mean that the step waits for; `weight` is this node's.
+
+    Losses of several steps are added up, so the weights of all of them need one unit; by default
+    `loss_weight` is `weight`.
+    """
     weight = jnp.asarray(1.0 if weight is None else weight, jnp.float32)
+    loss_weight = weight if loss_weight is None else loss_weight
     return header(
-        loss_sum=sum_of_loss(value, weight),
-        loss_weight=weight,
+        loss_sum=sum_of_loss(value, loss_weight),
+        loss_weight=loss_weight,
         weight=weight,
         step=step,
         checksum=sum_of_bits,

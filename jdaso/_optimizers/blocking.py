@@ -33,7 +33,7 @@ from .between import Between
 from .copies import places_in_leaves
 from .exchanges import Exchanges
 from .late import LateExchange
-from .state import DasoState
+from .state import DasoState, weight_since_starts
 from .update import Update
 
 
@@ -41,7 +41,7 @@ def mean_of_gradients(exchanges: Exchanges, u: Update) -> tuple[PyTree, Received
     """Exact mean; with ``on_nonfinite="skip"`` over the nodes whose gradients are finite."""
     between, step = exchanges.between, u.state.step
     bits, common = _common(exchanges, u.params, u.state.inner, step)
-    head = _header(between, u.value, step, bits, u.weight)
+    head = _header(between, u, u.value, bits, u.weight)
     mean = exact_mean if between.on_nonfinite == "raise" else exact_mean_of_finite
     exchange = exchanges.of_gradients(u.updates)
     return mean(exchange, u.updates, About(head, step, common, u.weight))
@@ -65,9 +65,7 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
     own, owed = to_leaves(apply_updates(params, u.updates, into=1)), None
     owed_inner: dict[int, jax.Array] = {}
     if weight is not None:
-        total, steps = jnp.sum(state.since, axis=0)
-        since = total / jnp.maximum(steps, 1.0) / state.weight
-        weight = jnp.where(steps > 0, since, weight)
+        weight = weight_since_starts(state, weight)
     if between.wire.narrow:
         owed = error = _feedback(own, late, state)  # already weighted
         places = places_in_leaves(state.inner, u.copies)
@@ -82,7 +80,7 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
     numbers = OwnNumbers(params, own, owed, state.inner, owed_inner)
 
     def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
-        head = _header(between, given, step, bits, weight)
+        head = _header(between, u, given, bits, weight)
         about = About(head, step, common, weight)
         return exact_mean_of_everything(exchanges.of_everything, numbers, about)
 
@@ -135,13 +133,12 @@ def sum_of_first(exchanges: Exchanges, params: PyTree, step: jax.Array) -> jax.A
     )
 
 
-def _header(
-    between: Between, value: Any, step: jax.Array, bits: jax.Array, weight: Any
-) -> jax.Array:
+def _header(between: Between, u: Update, value: Any, bits: jax.Array, weight: Any) -> jax.Array:
     """The header of an exact mean; warns once when the run passes its end."""
     # Updates past the end all block, so updates that do not block need no check.
-    warned = warn_past_end(between.session, between.phases.total_steps, step)
-    return blocking_header(value, after(warned, step), bits, weight)
+    warned = warn_past_end(between.session, between.phases.total_steps, u.state.step)
+    step = after(warned, u.state.step)
+    return blocking_header(value, step, bits, weight, loss_weight=u.given_weight)
 
 
 def _common(

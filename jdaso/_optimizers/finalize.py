@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,16 @@ from .._payload.placement import Placement, kept, spec
 from .._payload.trees import from_leaves, to_leaves
 from .._session import Session
 from .master_weights import in_dtypes_of, masters
-from .state import DasoState
+from .state import DasoState, weight_since_starts
 from .unstacking import number_of, places_of, unstacked
 
 
 @on_its_mesh
 def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     """Ends a run at any step: merges the exchange in flight, then takes the exact mean.
+
+    Nodes that were given weights (``tx.update(..., weight=...)``) have the mean of those since
+    their last starts.
 
     Args:
         params: this node's parameters. If they hold a copy or a shard per device (``pmap`` or
@@ -82,15 +85,17 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
         if any(in_flight) or feeds:
             with session.told():
                 params = jax.block_until_ready(_complete(params, state, in_flight, session))
+    weight = _weight(states, session)
     placement = placed(session, params) if session.sends else None
     mean_of = partial(_mean_of_finite, session=session, skips=skips, placement=placement)
     if session.simulated:
-        mean_of = jax.vmap(mean_of, (0, None), axis_name=session.node_axis)
+        mean_of = jax.vmap(mean_of, (0, None, 0), axis_name=session.node_axis)
     else:
         _agree_on_shapes(session, "average a tree", params)
+    mean_of = jax.jit(mean_of, out_shardings=kept(params))
     step = np.int32(max(steps, default=0))
     with session.told():
-        result = jax.block_until_ready(jax.jit(mean_of, out_shardings=kept(params))(params, step))
+        result = jax.block_until_ready(mean_of(params, step, weight))
     return in_dtypes_of(result if stack is None else stack(result), given)
 
 
@@ -98,6 +103,22 @@ def _in_flight(state: DasoState) -> tuple[bool, ...]:
     """Flags the fragments that are in flight; virtual nodes hold equal tickets."""
     tickets = np.asarray(state.ticket)
     return tuple(x != 0 for x in tickets.reshape(-1, tickets.shape[-1]).max(axis=0).tolist())
+
+
+def _weight(states: Sequence[DasoState], session: Session) -> Any:
+    """This node's weight in the mean, or those of all virtual nodes; None if all are equal.
+
+    It is the mean of the weights since the last starts, as in a run's last cycling update.
+    """
+    if not states:
+        return None
+    mine = []
+    for state in states:
+        since, weight = np.asarray(state.since), np.asarray(state.weight)
+        mine.append(np.asarray(weight_since_starts(state._replace(since=since, weight=weight), 1)))
+    own = np.asarray(np.mean(mine, axis=0), np.float32)
+    of_all = own if session.simulated else session.control.allgather("finalize", own)
+    return None if (of_all == of_all[0]).all() else own
 
 
 def _mean_of_shards(params: PyTree, session: Session) -> PyTree:
@@ -164,6 +185,7 @@ def _complete(
 def _mean_of_finite(
     params: PyTree,
     step: jax.Array,
+    weight: Any,
     *,
     session: Session,
     skips: bool,
@@ -171,4 +193,5 @@ def _mean_of_finite(
 ) -> PyTree:
     about = {"raise_nonfinite": not skips, "placement": placement}
     exchange = exchange_of(params, session, name="finalize", owner=-1, **about)
-    return exact_mean_of_finite(exchange, params, About(header(step=step), step))[0]
+    head = header(step=step, weight=1.0 if weight is None else weight)
+    return exact_mean_of_finite(exchange, params, About(head, step, weight=weight))[0]

@@ -27,7 +27,7 @@ from .._session import Session
 from .between import Between
 from .copies import Copies, moved
 from .exchanges import Exchanges
-from .state import DasoState, Lengths
+from .state import DasoState, Lengths, weight_since_starts
 from .update import Update
 from .update_lengths import SharedLengths
 
@@ -189,11 +189,16 @@ class LateExchange:
             found, held = self._wait(state, age)
             merged = self.late.merge(own, found, age, living(found.heads))
             own = tuple(jnp.where(found.merges, *x) for x in zip(merged, own, strict=True))
-            state = state._replace(held=self._held(state, held))
+            weight = state.scale[self.index] * mean_weight(found.heads)
+            state = state._replace(held=self._held(state, held), weight=weight)
             state = _behind(token_of(found.heads), state)
         if self.late.feeds:
             numbers, token = self.feedback(state)
-            own, state = tuple(map(jnp.add, own, numbers)), _behind(token, state)
+            # They are those of weighted leaves. Of a node of weight 0 nothing is in the mean.
+            weight = weight_since_starts(state, 1.0)
+            weight = jnp.where(weight > 0, weight, 1.0)
+            own = tuple(x + y / weight for x, y in zip(own, numbers, strict=True))
+            state = _behind(token, state)
         return self.fragment.put(leaves, own), state
 
     def _wait(self, state: DasoState, age: jax.Array) -> tuple[Correction, PyTree]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
@@ -55,6 +56,17 @@ class SynchronousState(NamedTuple):
     error: PyTree
     weight: Float[Array, ""]  # mean over the nodes, as last received; the same on all nodes
     losses: Float[Array, 2]  # sum and weight of the last losses received; the same on all nodes
+
+
+def weight_since_starts(state: DasoState, otherwise: Any) -> jax.Array:
+    """A node's mean weight since its last starts, relative to ``state.weight``.
+
+    Args:
+        state: the state of one node, or of all virtual nodes, stacked.
+        otherwise: the result where no update came after the starts.
+    """
+    total, steps = jnp.moveaxis(jnp.sum(state.since, axis=-2), -1, 0)
+    return jnp.where(steps > 0, total / jnp.maximum(steps, 1.0) / state.weight, otherwise)
 
 
 def init_state(

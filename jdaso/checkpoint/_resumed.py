@@ -6,7 +6,8 @@
 
 Each rank reads the overlaps with what it needs, a few leaves at a time. The same number of nodes
 continues with all that each node had; on another number of nodes only the common points and the
-outer optimizers continue, which all nodes share.
+outer optimizers continue, which all nodes share. If an exchange was in flight, an outer optimizer's
+common point goes back to the mean of its snapshots, where the parameters are.
 
 A leaf that fragments cut differently here has numbers that another fragment exchanged there.
 Numbers in flight are merged with their new fragment; a fragment in flight changes nothing in other
@@ -16,7 +17,7 @@ numbers, and numbers without a fragment in flight here take part in its next exc
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,6 +181,8 @@ def _adopt(
     others = _others(folder, saves, number, target, rooms)
     if not same:
         others = {name: x for name, x in others.items() if name.startswith("outer")}
+        if versions.rule.needs_anchor:
+            rooms.subtract("anchor", _mean_change(folder, first, number, target))
     saved = Saved({kind: rooms.numbers(kind) for kind in kinds}, others)
     try:
         about = flight.ticket, flight.optimizer, flight.model
@@ -191,6 +194,25 @@ def _adopt(
         ) from error
     except NodeError as error:
         raise CheckpointError(str(error)) from error
+
+
+def _mean_change(folder: Path, first: Manifest, number: int, target: Held) -> dict[str, np.ndarray]:
+    """The mean over the old nodes of what their exchange in flight adds, by leaf; float64.
+
+    On another number of nodes the exchange is dropped. The parameters then lie at the mean of the
+    old snapshots, and the outer optimizer's common point is one outer step ahead, by this mean.
+    """
+    total: dict[str, np.ndarray] = {}
+    ranks = first.ranks_per_node
+    for node in range(first.num_nodes):
+        rooms = _Rooms(target)
+        for rank in range(node * ranks, (node + 1) * ranks):
+            each = _saves(part_of(folder, rank, first), common=False)
+            pairs = rooms.wanted(first, each, number, ["numbers"])
+            read_overlaps(folder, each.manifest, [wanted for _, wanted in list(pairs)])
+        for path, array in rooms.arrays("numbers").items():
+            total[path] = total.get(path, 0) + array.astype(np.float64)
+    return {path: array / first.num_nodes for path, array in total.items()}
 
 
 class _Rooms:
@@ -234,10 +256,20 @@ class _Rooms:
             arrays[path] = np.zeros(rows.size, leaf.dtype)
         return list(pieces_in(arrays[path], rows.begins, rows.shapes))
 
+    def arrays(self, kind: str) -> dict[str, np.ndarray]:
+        """The numbers of one kind, by leaf."""
+        return self._numbers.get(kind, {})
+
+    def subtract(self, kind: str, change: Mapping[str, np.ndarray]) -> None:
+        """Subtracts numbers, by leaf, from those of one kind."""
+        for path, array in self.arrays(kind).items():
+            if path in change:
+                array[:] = array - change[path]
+
     def numbers(self, kind: str) -> list[np.ndarray]:
         """The numbers of one kind, span by span."""
         found = [np.zeros(size, np.float32) for size in self._sizes]
-        for path, array in self._numbers.get(kind, {}).items():
+        for path, array in self.arrays(kind).items():
             at = 0
             for n, size in self.leaves[path].spans:
                 found[n] = array[at : at + size]
