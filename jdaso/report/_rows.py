@@ -169,8 +169,9 @@ def why_damaged(event: Any) -> str:
         return "it is not a JSON object"
     for name in ("begin", "end"):
         value = event.get(name)
-        right = isinstance(value, int | float) and not isinstance(value, bool)
-        if not right or not abs(value) <= sys.float_info.max:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"its {name} is {value!r}"
+        if not abs(value) <= sys.float_info.max:
             return f"its {name} is {value!r}"
     step = event.get("step")
     if isinstance(step, bool) or not isinstance(step, int | None):
