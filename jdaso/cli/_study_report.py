@@ -1,10 +1,11 @@
 """``python -m jdaso study report``: the answers of a study, as a page or for other tools."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from ..report._page import needing_bokeh
 from . import _measured
 
 FORMATS = ("html", "csv", "json", "osu", "nccl-tests")
+_OF_VERDICTS = {"compare": "fabric", "reference": None, "margin": None}
+"""Options of verdicts, with their defaults."""
 STUDY = "study"
 """Compared in place of a factor: one study against another."""
 
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", help="(default study.html; the other formats are printed)")
     add("--margin", type=float, help="relative difference that matters (default: as declared)")
     compare = "factor whose levels are compared, or study: one study with another (default fabric)"
-    add("--compare", choices=[*FACTORS, STUDY], default="fabric", help=compare)
+    add("--compare", choices=[*FACTORS, STUDY], default=_OF_VERDICTS["compare"], help=compare)
     add("--reference", metavar="LEVEL", help="compare with this level (default: each with each)")
     add("--title", help="title of the page (default: the names of the studies)")
     add("--plots", metavar="DIR", help="draw the charts for a paper, too: SVG and PNG")
@@ -59,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the answers; returns 0, 1 if a library is missing, or 2 if there are none."""
     try:
+        _refuse_unused(arguments)
         studies = _read(arguments)
         if arguments.format == "html":
             _write_page(arguments, studies)
@@ -70,6 +74,21 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"jdaso study report: {error}", file=sys.stderr)
         return 1 if isinstance(error, ImportError) else 2
     return 0
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    """Raises if an option changes nothing in this format."""
+    made = f"--format {arguments.format}"
+    if arguments.title is not None and arguments.format != "html":
+        raise ValueError(f"--title is for the page, got {made}. Leave --title out.")
+    if arguments.format in ("html", "json") or arguments.plots:
+        return
+    for name, default in _OF_VERDICTS.items():
+        if getattr(arguments, name) != default:
+            raise ValueError(
+                f"--{name} is for verdicts, and {made} has none. Leave --{name} out, or take "
+                "--format html, --format json, or --plots DIR."
+            )
 
 
 def _read(arguments: argparse.Namespace) -> Studies:
@@ -102,7 +121,8 @@ def _write_page(arguments: argparse.Namespace, studies: Studies) -> None:
     claimed, judged = _claimed(arguments, studies), _judged(arguments, studies)
     page = make_study_page(_launches(studies), claimed, judged, title)
     output = arguments.output or "study.html"
-    Path(output).write_text(page, encoding="utf-8", errors="replace")
+    with _writing("--output", output):
+        Path(output).write_text(page, encoding="utf-8", errors="replace")
     for name, answered in claimed.items():
         for one in answered:
             print(f"{name}: {one.claim.text}: {one.words}")
@@ -131,6 +151,7 @@ def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[V
     """
     if arguments.compare == STUDY:
         return {" and ".join(studies): _between(arguments, studies)}
+    _require_reference(arguments, studies)
     found = {}
     for name, of in studies.items():
         margin, factor = _margin(arguments, of.declared), arguments.compare
@@ -138,6 +159,16 @@ def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[V
         about = {"factor": factor, "reference": arguments.reference}
         found[name] = verdicts(of.launches, margin, **about) if several else []
     return found
+
+
+def _require_reference(arguments: argparse.Namespace, studies: Studies) -> None:
+    """Raises if no study has the level that the others are compared with."""
+    factor, given = arguments.compare, arguments.reference
+    levels = [str(x) for of in studies.values() for x in levels_of(of.launches, factor)]
+    if given is not None and given not in levels:
+        known = ", ".join(dict.fromkeys(levels))
+        remedy = f"Choose one of {known}." if levels else "The rows have none: leave it out."
+        raise RowsError(f"No {factor} is named {given!r}. {remedy}")
 
 
 def _between(arguments: argparse.Namespace, studies: Studies) -> list[Verdict]:
@@ -186,7 +217,8 @@ def _plot(arguments: argparse.Namespace, studies: Studies) -> None:
         from ..plots import plot_study
 
         judged = _judged(arguments, studies)
-        written = plot_study(_launches(studies), judged, arguments.plots)
+        with _writing("--plots", arguments.plots):
+            written = plot_study(_launches(studies), judged, arguments.plots)
     except ImportError as error:
         raise ImportError(
             f'--plots needs matplotlib ({error}): pip install "jdaso[plots]".'
@@ -198,4 +230,17 @@ def _write(text: str, output: str | None) -> None:
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
     else:
-        Path(output).write_text(text, encoding="utf-8")
+        with _writing("--output", output):
+            Path(output).write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _writing(option: str, path: str) -> Iterator[None]:
+    """Raises an error with the remedy if a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename or path} cannot be written: {error.strerror or error}. Free space or "
+            f"choose another place with {option}."
+        ) from error

@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number("--backward", type=float, default=0.0, help=backward)
     number("--advise", action="store_true", help="find B, S and wire that hide all exchanges")
     number("--exchange-ms", type=float, help="measured time of an exchange on --wire")
-    number("--plot", metavar="FILE", help=f"steps per second against nodes, to {UP_TO}; PNG or SVG")
+    plot = f"speed relative to no network against nodes, to {UP_TO}; PNG or SVG"
+    number("--plot", metavar="FILE", help=plot)
     number("--json", action="store_true", help="for scripts")
     _hybrid.add_arguments(parser)
 
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             _hybrid.refuse_unused(arguments)
         _predict(arguments, fabric, training, devices, hybrid)
         if arguments.plot:
-            _plot(fabric, training, arguments.plot)
+            _plot(fabric, training, arguments.plot, arguments.backward)
         if arguments.draw and hybrid:
             _draw(fabric, hybrid, arguments.draw)
     except (ImportError, ValueError) as error:
@@ -114,11 +115,11 @@ def _predict(
         _print_table(pipelines)
 
 
-def _plot(fabric: Fabric, training: Training, path: str) -> None:
+def _plot(fabric: Fabric, training: Training, path: str, backward: float) -> None:
     with _writing("--plot", path):
         from ..plots import plot_scaling
 
-        plot_scaling(fabric, training, path, most_nodes=UP_TO)
+        plot_scaling(fabric, training, path, most_nodes=UP_TO, behind_backward=backward)
 
 
 def _draw(fabric: Fabric, hybrid: Hybrid, path: str) -> None:

@@ -9,7 +9,12 @@ from ..fabric import Fabric, Training, predict, predict_synchronous
 
 
 def plot_scaling(
-    fabric: Fabric, training: Training, path: str | Path, *, most_nodes: int = 4096
+    fabric: Fabric,
+    training: Training,
+    path: str | Path,
+    *,
+    most_nodes: int = 4096,
+    behind_backward: float = 0.0,
 ) -> None:
     """Draws speed relative to no network against nodes, for `daso` and synchronous training.
 
@@ -18,6 +23,7 @@ def plot_scaling(
         training: the training.
         path: the file to write; its ending gives the format (.png, .svg, .pdf).
         most_nodes: the largest number of nodes.
+        behind_backward: share of a step that can hide a synchronous average.
 
     Raises:
         ImportError: matplotlib is missing.
@@ -32,10 +38,8 @@ def plot_scaling(
     curves = {"daso": [], "synchronous": []}
     for count in nodes:
         cluster = dataclasses.replace(fabric, nodes=count)
-        for name, found in (
-            ("daso", predict(cluster, training)),
-            ("synchronous", predict_synchronous(cluster, training)),
-        ):
+        waits = predict_synchronous(cluster, training, behind_backward=behind_backward)
+        for name, found in (("daso", predict(cluster, training)), ("synchronous", waits)):
             curves[name].append(found.bare_seconds / found.step_seconds)
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for (name, speed), style in zip(curves.items(), ("o-", "s--"), strict=True):

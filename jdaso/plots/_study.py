@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def plot_study(
 ) -> list[Path]:
     """Draws each chart of one or several studies, and the ratios of each: SVG and PNG.
 
-    The same rows give the same SVG, byte for byte.
+    The same rows give the same SVG, byte for byte. Names that would be equal get a number.
 
     Args:
         studies: name -> launches.
@@ -39,15 +40,24 @@ def plot_study(
     matplotlib.use("Agg")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written, stems = [], set()
     with matplotlib.rc_context({"svg.hashsalt": "jdaso"}):
         for chart in charts_of(studies):
-            written += _draw(folder / chart.key, functools.partial(_curves, chart=chart))
+            path = folder / _unused(chart.key, stems)
+            written += _draw(path, functools.partial(_curves, chart=chart))
         for name, known in _pairs(verdicts).items():
             height = 1.3 + 0.28 * len(known)
             draw = functools.partial(_ratios, known=known)
-            written += _draw(folder / slug("ratios", name), draw, height)
+            written += _draw(folder / _unused(slug("ratios", name), stems), draw, height)
     return written
+
+
+def _unused(stem: str, stems: set[str]) -> str:
+    """Returns a name for a file that no other picture has, and adds it to `stems`."""
+    names = itertools.chain([stem], (f"{stem}-{k}" for k in itertools.count(2)))
+    found = next(name for name in names if name not in stems)
+    stems.add(found)
+    return found
 
 
 def _pairs(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, list[Verdict]]:

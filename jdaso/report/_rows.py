@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,7 +121,7 @@ def _take(row: Any, parts: list[RunPart]) -> None:
         seconds = number_of(row["seconds"])
         part.marks.append(Mark(kind, part.node, step, seconds, str(row.get("text", ""))))
     elif kind == "events":
-        part.events += [event for event in row["events"] if is_event(event)]
+        _take_events(row["events"], part)
     elif kind == "end":
         part.ended = True
         part.totals = {name: number_of(row[name]) for name in ("seconds", *TOTALS) if name in row}
@@ -150,8 +151,29 @@ def count_of(value: Any) -> int:
     return value
 
 
-def is_event(event: Any) -> bool:
-    """Returns whether an event has the fields that are drawn."""
-    return isinstance(event, dict) and all(
-        isinstance(event.get(name), int | float) for name in ("begin", "end")
-    )
+def _take_events(events: list[Any], part: RunPart) -> None:
+    """Adds the events that can be drawn.
+
+    Raises:
+        ValueError: there are others; the text counts them and names the first.
+    """
+    reasons = [why_damaged(event) for event in events]
+    part.events += [event for event, why in zip(events, reasons, strict=True) if not why]
+    if damaged := [why for why in reasons if why]:
+        raise ValueError(f"{len(damaged)} of {len(events)} events left out: {damaged[0]}")
+
+
+def why_damaged(event: Any) -> str:
+    """Returns the reason why an event cannot be drawn; empty if it can be."""
+    if not isinstance(event, dict):
+        return "it is not a JSON object"
+    for name in ("begin", "end"):
+        value = event.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"its {name} is {value!r}"
+        if not abs(value) <= sys.float_info.max:
+            return f"its {name} is {value!r}"
+    step = event.get("step")
+    if isinstance(step, bool) or not isinstance(step, int | None):
+        return f"its step is {step!r}"
+    return ""

@@ -119,10 +119,14 @@ class Fits(NamedTuple):
 
 
 def on_wire(factors: Mapping[str, Any]) -> float:
-    """Bytes on the wire for each declared one: exchanges declare float32, whatever their wire."""
+    """Bytes on the wire for each declared one: exchanges declare float32, whatever their wire.
+
+    A wire of a program of one's own counts as declared.
+    """
     if factors["workload"] != "exchange":
         return 1.0
-    return WIRE_BYTES[str(factors.get("wire", "float32"))] / WIRE_BYTES["float32"]
+    wire = str(factors.get("wire", "float32"))
+    return WIRE_BYTES.get(wire, WIRE_BYTES["float32"]) / WIRE_BYTES["float32"]
 
 
 def fits_of(launches: Iterable[MeasuredLaunch]) -> Fits:

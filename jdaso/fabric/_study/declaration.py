@@ -23,6 +23,8 @@ from .factors import Level
 
 KEYS = ("name", "replicates", "seed", "margin", "limit_seconds", "limit_bytes", "factors", "cells")
 KEYS += ("exclude", "fabrics", "libraries", "workloads", "claims", "short")
+_MOST_SECONDS = 1e8
+"""The longest limit of a launch, three years: waits of threads take no more than 9e9 seconds."""
 _UNMEASURED = ("replicates", "margin", "claims", "limit_seconds", "limit_bytes")
 """Parts that change no measurement: a study goes on with other ones, and does not begin anew."""
 
@@ -107,9 +109,7 @@ def study_of(declared: Mapping[str, Any], *, short: bool = False) -> Study:
         replicates=checks.at_least("replicates", _number(declared, "replicates", int, 3), 1),
         seed=_number(declared, "seed", int, 0),
         margin=margin_of(_number(declared, "margin", float, 0.05)),
-        limit_seconds=checks.at_least(
-            "limit_seconds", _number(declared, "limit_seconds", float, 120.0), 1
-        ),
+        limit_seconds=_limit(_number(declared, "limit_seconds", float, 120.0)),
         limit_bytes=_optional_bytes("limit_bytes", declared),
         fabrics=fabrics,
         libraries=libraries,
@@ -226,6 +226,11 @@ def _needed(declared: Mapping[str, Any], key: str) -> Any:
 
 def _number(declared: Mapping[str, Any], key: str, kind: type, default: float) -> Any:
     return checks.typed(key, declared.get(key, default), kind)
+
+
+def _limit(seconds: float) -> float:
+    checks.at_least("limit_seconds", seconds, 1)
+    return checks.at_most("limit_seconds", seconds, _MOST_SECONDS)
 
 
 def _optional_bytes(key: str, declared: Mapping[str, Any]) -> int | None:

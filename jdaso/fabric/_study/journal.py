@@ -53,7 +53,7 @@ class Journal:
         """Writes a row to the disk; returns once the row is there.
 
         Raises:
-            StudyError: the row is not the next attempt at its launch.
+            StudyError: the row is not the next attempt at its launch, or cannot be written.
         """
         key = row.cell, row.replicate
         if row.attempt != self.next_attempt(key):
@@ -62,10 +62,23 @@ class Journal:
                 f"{self.next_attempt(key) - 1}; the next one is not {row.attempt}. Run it once."
             )
         line = memoryview(row.as_line().encode() + b"\n")
-        while line:
-            line = line[os.write(self._file, line) :]
-        os.fsync(self._file)
+        with _writing(self.folder / ROWS):
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
         self._last[key] = row.attempt, row.outcome.status
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raises a `StudyError` with the remedy if the disk is full or read-only."""
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(
+            f"{path} cannot be written: {error.strerror or error}. Free space or choose another "
+            "folder with --out; the same command goes on where it stopped."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -73,15 +86,17 @@ def open_journal(folder: str | Path, study: Study) -> Iterator[Journal]:
     """Opens the journal of a study, or makes it; closes it at the end.
 
     Raises:
-        StudyError: the folder belongs to another declaration or is in use, or a row is damaged.
-        OSError: the journal cannot be written.
+        StudyError: the folder belongs to another declaration or is in use, a row is damaged, or
+            the journal cannot be written.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         _declare(folder, study)
-        rows = _rows_on_disk(folder / ROWS, study.declaration)
-        file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        with _writing(folder / ROWS):
+            rows = _rows_on_disk(folder / ROWS, study.declaration)
+            file = os.open(folder / ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
             _sync_folder(folder)
             yield Journal(folder, file, rows)
@@ -91,7 +106,8 @@ def open_journal(folder: str | Path, study: Study) -> Iterator[Journal]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
+    with _writing(folder / LOCK):
+        file = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o666)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,12 +139,13 @@ def _declare(folder: Path, study: Study) -> None:
         raise StudyError(f"{folder} has {ROWS} without {DECLARED}. Give another --out.")
     text = json.dumps({"declaration": study.declaration, "study": study.normal_form()}, indent=1)
     fresh = folder / f"{DECLARED}.new"
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
-    _sync_folder(folder)
+    with _writing(path):
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(path)
+        _sync_folder(folder)
 
 
 def _rows_on_disk(path: Path, declaration: str) -> list[dict[str, Any]]:

@@ -70,10 +70,9 @@ def run_study(
         again: whether launches whose last row is not ok run anew; their old rows stay.
 
     Raises:
-        StudyError: the folder belongs to another declaration or process, or is damaged; the
-            allocation has too few hosts; the memory of launches cannot be limited.
+        StudyError: the folder belongs to another declaration or process, is damaged, or cannot be
+            written; the allocation has too few hosts; the memory of launches cannot be limited.
         ClusterError: the study emulates fabrics, and this machine cannot.
-        OSError: the folder cannot be written.
 
     A cell that fails, hangs or is killed gives a row, and the study goes on. *On failure* of this
     process, however it ends, the processes of the launch end, and the next call goes on there.

@@ -58,13 +58,18 @@ def columns_of(launches: Iterable[MeasuredLaunch]) -> list[Column]:
             cell = factors["bytes"], float(np.median([launch.median for launch in some]))
             found.setdefault(key_of(factors, without=["bytes"]), []).append(cell)
     if not found:
-        raise RowsError(
-            f"The rows have no micro-benchmark ({', '.join(BUS)}) that ended well, and so nothing "
-            "for this table. Take --format csv or json."
-        )
+        raise _without(BUS)
     return [
         Column(key, *map(list, zip(*sorted(cells), strict=True))) for key, cells in found.items()
     ]
+
+
+def _without(workloads: Iterable[str]) -> RowsError:
+    """Makes the error for rows that have none of a table's workloads."""
+    return RowsError(
+        f"The rows have no micro-benchmark ({', '.join(workloads)}) that ended well, and so "
+        "nothing for this table. Take --format csv or json."
+    )
 
 
 def osu(columns: Iterable[Column]) -> str:
@@ -72,6 +77,9 @@ def osu(columns: Iterable[Column]) -> str:
 
     Each table has a size at the start of a line, blanks, and a number with two digits. The size of
     an all-gather or all-to-all is one rank's part, as OSU counts it.
+
+    Raises:
+        RowsError: OSU has no table for any of the columns.
     """
     lines = []
     for column in columns:
@@ -87,6 +95,8 @@ def osu(columns: Iterable[Column]) -> str:
             part = factors["nodes"] if factors["workload"] in _OF_ONE_RANK else 1
             lines.append(f"{size // part:<10}{number:>20.2f}")
         lines.append("")
+    if not lines:
+        raise _without(OSU)
     return "\n".join(lines)
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,3 +220,11 @@ def test_presets_give_way_to_options(capsys):
     assert json.loads(capsys.readouterr().out)["fabric"]["bits_per_second"] == 25e9
     assert main(["simulate", "--preset", "cloud-25g", "--rate", "1gbit", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fabric"]["bits_per_second"] == 1e9
+
+
+def test_the_output_in_the_docs_is_what_the_command_prints(capsys):
+    page = (Path(__file__).parents[3] / "docs" / "emulated_cluster.md").read_text()
+    _, _, rest = page.partition("python -m jdaso simulate --preset juwels-booster")
+    options, _, rest = rest.partition("\n```\n\n```text\n")
+    assert main(["simulate", "--preset", "juwels-booster", *shlex.split(options)]) == 0
+    assert capsys.readouterr().out == rest.partition("```")[0]

@@ -173,3 +173,10 @@ def test_an_exchange_counts_the_bytes_on_its_wire(wire):
     assert found.beta_seconds == pytest.approx(BETA, rel=1e-3)
     rounds, moved = rounds_and_bytes("ring", 4, SIZES[-1])
     assert found.seconds(4, declared[-1]) == pytest.approx(ALPHA * rounds + BETA * moved, rel=1e-3)
+
+
+def test_a_wire_of_a_program_of_ones_own_counts_the_bytes_as_declared():
+    found = only_fit(rows(workload="exchange", wire="fp8"))
+    assert found.beta_seconds == pytest.approx(BETA, rel=1e-3)
+    rounds, moved = rounds_and_bytes("ring", 4, SIZES[-1])
+    assert found.seconds(4, SIZES[-1]) == pytest.approx(ALPHA * rounds + BETA * moved, rel=1e-3)

@@ -228,6 +228,9 @@ MISTAKES = {
     "replicates must be at least 1, got 0": changed(replicates=0),
     "seed must be a whole number, got True": changed(seed=True),
     "limit_seconds must be at least 1, got 0": changed(limit_seconds=0),
+    r"limit_seconds must be at most 1e\+08, got 10000000000.0. Lower it": changed(
+        limit_seconds=1e10
+    ),
     "limit_bytes must be .* such as '64KiB', got 'much'": changed(limit_bytes="much"),
     "the study has no name": {"factors": SMALL["factors"]},
     r"fabric: 'b' is not known. Give one of: a, other": changed(fabrics={"a": {}, "other": {}}),

@@ -1,9 +1,11 @@
 """A journal keeps every row that it took, once, whenever its process is killed."""
 
+import errno
 import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -181,3 +183,47 @@ def test_no_row_is_lost_or_doubled_by_kills(tmp_path, kills):
 
 def size(path):
     return path.stat().st_size if path.exists() else 0
+
+
+REMEDY = "Free space or choose another folder with --out; the same command goes on where it stopped"
+
+
+def test_a_full_disk_is_told_with_its_remedy(tmp_path, monkeypatch):
+    """The row that was cut short is made again by the next process."""
+    study = small()
+    write = os.write
+
+    def half(file, line):
+        write(file, line[: len(line) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with open_journal(tmp_path, study) as journal:
+        journal.append(rows_of(study)[0])
+        monkeypatch.setattr(os, "write", half)
+        said = f"{tmp_path}/rows.jsonl cannot be written: No space left on device. {REMEDY}"
+        with pytest.raises(StudyError, match=re.escape(said)):
+            journal.append(rows_of(study)[1])
+        monkeypatch.undo()
+    assert len(read_rows(tmp_path)) == 1
+    filled_up = rows_of(study)[1]
+    with open_journal(tmp_path, study) as journal:
+        journal.append(filled_up)
+    assert len(read_rows(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", [".", ".lock", "rows.jsonl", "declaration.json"])
+def test_what_cannot_be_written_is_named(name, tmp_path):
+    """A folder in the place of a file, or a file in that of the folder, stops any user."""
+    study, folder = small(), tmp_path / "out"
+    if name == ".":
+        folder.write_text("")
+    else:
+        filled(folder, study, 1)
+        (folder / name).unlink()
+        (folder / (f"{name}.new" if name.startswith("d") else name)).mkdir()
+        if name.startswith("d"):
+            (folder / "rows.jsonl").unlink()
+    with pytest.raises(StudyError) as caught, open_journal(folder, study):
+        pass
+    said = str(caught.value)
+    assert said.startswith(f"{folder / name} cannot be written: ") and REMEDY in said

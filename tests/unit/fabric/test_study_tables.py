@@ -109,7 +109,6 @@ def test_a_table_for_each_fabric_and_number_of_nodes():
     found = columns("allreduce") + columns("allreduce", 4)
     assert nccl_tests(found).count("Avg bus bandwidth") == 2
     assert "fabric a, nodes 4, workload allreduce" in nccl_tests(found)
-    assert osu(columns("exchange")) == ""
 
 
 def test_the_columns_of_csv_are_documented():
@@ -125,6 +124,13 @@ def test_the_columns_of_csv_are_documented():
 def test_training_has_no_such_table():
     with pytest.raises(RowsError, match="no micro-benchmark"):
         columns_of(launches_of([row("a", workload="training")]))
+
+
+def test_exchanges_alone_have_no_table_of_osu():
+    with pytest.raises(RowsError, match="no micro-benchmark .latency.*Take --format csv or json"):
+        osu(columns("exchange"))
+    both = [*columns("exchange"), *columns("latency")]
+    assert osu(both) == osu(columns("latency"))
 
 
 def test_csv_has_all_rows_and_all_iterations():

@@ -1,8 +1,12 @@
 """The contents of plots."""
 
+import json
+
 import jax.numpy as jnp
 import pytest
+from matplotlib import pyplot
 
+from jdaso.cli import main
 from jdaso.fabric import Fabric
 from jdaso.pipeline import make_schedule, partition
 from jdaso.plots import StageBar, draw_plan, draw_schedule, draw_stages, plot_timeline
@@ -78,3 +82,28 @@ def test_a_plan_is_drawn_with_its_skips(tmp_path):
     draw_plan(plan, tmp_path / "plan.svg")
     drawn = (tmp_path / "plan.svg").read_text()
     assert drawn.count("<!-- 0.256 kB -->") == 3 and "<!-- 256 -->" in drawn
+
+
+@pytest.mark.parametrize("backward", ["0", "0.66"])
+def test_the_curves_of_speed_are_those_of_the_table(backward, tmp_path, capsys, monkeypatch):
+    """The picture shows the numbers of the table, also where a backward pass hides averages."""
+    drawn, close = {}, pyplot.close
+
+    def keep(figure):
+        for line in figure.axes[0].lines:
+            drawn[line.get_label()] = dict(zip(*line.get_data(), strict=True))
+        close(figure)
+
+    monkeypatch.setattr(pyplot, "close", keep)
+    options = ["--nodes", "8", "--backward", backward, "--plot", str(tmp_path / "speed.svg")]
+    assert main(["simulate", *options, "--json"]) == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    for method in ("daso", "synchronous"):
+        assert drawn[method][8] == pytest.approx(rows[method]["of no network"], rel=1e-12)
+
+
+def test_the_help_of_the_plot_names_what_it_shows(capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--plot FILE speed relative to no network against nodes, to 4096; PNG or SVG" in said

@@ -264,7 +264,8 @@ def test_the_cycle_comes_from_traces_where_there_are_any(tmp_path):
         begin = time.perf_counter()
         for k in range(3):
             session.timeline.record("exchange", k, begin + k - 10)
-    assert not (run := read_run(tmp_path)).damaged
+    (left_out,) = (run := read_run(tmp_path)).damaged
+    assert left_out == "node-00000.jsonl, line 4: 1 of 4 events left out: its begin is None"
     file = tmp_path / "node-00000.jsonl"
     file.write_text(file.read_text()[:-4])  # as a process that is killed leaves it
     bars = [bar for bar in bars_of(run) if bar.name == "exchange"]
@@ -273,6 +274,39 @@ def test_the_cycle_comes_from_traces_where_there_are_any(tmp_path):
     assert apart == pytest.approx([0, 1, 2], abs=1e-5)
     write_run(tmp_path, [rows])
     assert [bar.step for bar in bars_of(run) if bar.name == "exchange"] == [0, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ('"step":[1],"begin":1,"end":2', "its step is [1]"),
+        ('"step":true,"begin":1,"end":2', "its step is True"),
+        ('"step":"4","begin":1,"end":2', "its step is '4'"),
+        ('"step":1,"begin":NaN,"end":2', "its begin is nan"),
+        ('"step":1,"begin":1,"end":Infinity', "its end is inf"),
+        (f'"step":1,"begin":{10**400},"end":2', "its begin is 1000"),
+        ('"step":1,"begin":false,"end":2', "its begin is False"),
+        ('"step":1,"begin":1', "its end is None"),
+    ],
+)
+def test_a_damaged_event_is_named_and_the_others_are_drawn(event, why, tmp_path):
+    """A step is a whole number, null, or missing; begin and end are finite."""
+    first, last = '"begin":3,"end":4,"step":null', '"begin":5,"end":6'
+    some = ",".join(f'{{"name":"exchange",{one}}}' for one in (first, event, last))
+    row = f'{{"kind":"events","events":[{some}]}}'
+    run = read_run(write_run(tmp_path, [[header(0), step(1, loss=1.0), row]]))
+    (left_out,) = run.damaged
+    assert left_out.startswith(f"node-00000.jsonl, line 3: 1 of 3 events left out: {why}")
+    assert [bar.begin for bar in bars_of(run)] == [3, 5]
+    page = make_page([run])
+    assert "Left out: 1 damaged row." in page and "A cycle: " in page
+
+
+@pytest.mark.parametrize("events", [[5], ["begin"], [None]])
+def test_an_event_that_is_no_object_is_left_out(events, tmp_path):
+    rows = [header(0), step(1, loss=1.0), {"kind": "events", "events": events}]
+    (left_out,) = read_run(write_run(tmp_path, [rows])).damaged
+    assert left_out.endswith("1 of 1 events left out: it is not a JSON object")
 
 
 def test_one_step_on_several_tracks_of_a_trace_is_no_cycle():

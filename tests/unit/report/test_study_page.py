@@ -478,3 +478,61 @@ def test_pictures_for_papers_are_the_same_for_the_same_rows(tmp_path, capsys):
 
     assert {path.suffix for path in (tmp_path / "x").iterdir()} == {".svg", ".png"}
     assert all(text.startswith(b"<?xml") and len(text) > 5000 for text in first.values())
+
+
+def test_pictures_of_levels_that_differ_in_a_sign_have_files_of_their_own(tmp_path):
+    """open-mpi and open.mpi make the same name of a file, and mpich-2 may be another's number."""
+    rows = [
+        row("a", k, [seconds] * 3, library=library)
+        for library, seconds in (("open-mpi", 1.0), ("open.mpi", 2.0), ("mpich", 3.0))
+        for k in range(2)
+    ]
+    folder = write(tmp_path / "study", rows)
+    options = ("--format", "csv", "-o", tmp_path / "a.csv", "--compare", "library")
+    assert report(folder, *options, "--plots", tmp_path / "plots") == 0
+    names = {path.stem for path in (tmp_path / "plots").glob("ratios-*.svg")}
+    assert names == {
+        "ratios-study-open-mpi-mpich",
+        "ratios-study-open-mpi-mpich-2",
+        "ratios-study-open-mpi-open-mpi",
+    }
+    first, second = (
+        (tmp_path / "plots" / f"ratios-study-open-mpi-mpich{end}.svg").read_bytes()
+        for end in ("", "-2")
+    )
+    assert first != second
+
+
+@pytest.mark.parametrize("made", ["csv", "osu", "nccl-tests"])
+def test_options_that_change_nothing_are_refused(made, studies, tmp_path, capsys):
+    for option, level in (("compare", "library"), ("reference", "1g"), ("margin", "0.1")):
+        assert report(studies[0], "--format", made, f"--{option}", level) == 2
+        told = capsys.readouterr()
+        assert f"--{option} is for verdicts, and --format {made} has none." in told.err
+        assert f"Leave --{option} out, or take --format html" in told.err and told.out == ""
+    assert report(studies[0], "--format", made, "--title", "x", "--plots", tmp_path) == 2
+    assert f"--title is for the page, got --format {made}. Leave" in capsys.readouterr().err
+    where = ("--where", "workload=allreduce", "--where", "nodes=2", "--plots", tmp_path / made)
+    assert report(studies[0], "--format", made, "--reference", "1g", *where) == 0
+    assert (tmp_path / made / "ratios-equal-10g-1g.svg").exists()
+
+
+@pytest.mark.parametrize("made", ["html", "json"])
+def test_a_reference_that_is_no_level_is_refused_also_beside_a_single_one(made, tmp_path, capsys):
+    folder = write(tmp_path / "study", [row("a", 0), row("a", 1)])
+    about = (folder, "--format", made, "-o", tmp_path / "answers")
+    assert report(*about, "--reference", "nosuch") == 2
+    assert "No fabric is named 'nosuch'. Choose one of a." in capsys.readouterr().err
+    assert report(*about, "--compare", "model", "--reference", "nosuch") == 2
+    assert "No model is named 'nosuch'. The rows have none" in capsys.readouterr().err
+    assert report(*about, "--reference", "a") == 0
+
+
+def test_a_file_that_cannot_be_written_is_told_with_its_remedy(studies, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    nowhere = tmp_path / "file" / "answers"
+    for option, made in (("--output", "html"), ("--output", "csv"), ("--plots", "csv")):
+        assert report(studies[0], "--format", made, option, nowhere) == 2
+        told = capsys.readouterr().err
+        assert f"{nowhere} cannot be written: Not a directory. Free space or choose" in told
+        assert f"another place with {option}." in told
