@@ -244,8 +244,14 @@ def eye(
     device: Any = None,
     split: int | None = None,
 ) -> Array:
-    """A matrix with ones on a diagonal."""
+    """A matrix with ones on a diagonal.
+
+    Raises:
+        ValueError: a number of rows or columns is negative.
+    """
     shape = n_rows, n_rows if n_cols is None else n_cols
+    if min(shape) < 0:
+        raise ValueError(f"eye makes 0 rows and columns or more, got the shape {shape}.")
     at = world()
     layout = ArrayLayout(shape).over(chosen(split, 2), at.nodes)
     first = [0, 0]

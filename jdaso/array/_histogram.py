@@ -216,9 +216,13 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
 
 def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray:
     if np.ndim(bins):
+        if not np.size(bins):
+            raise ValueError(f"bins must have at least 1 edge, got {bins}. Give 2 for one bin.")
         if (np.diff(np.asarray(bins, float)) < 0).any():
             raise ValueError(f"The edges of bins must rise, got {bins}.")
         return np.asarray(bins)
+    if operator.index(bins) < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}. Give a number of bins, or edges.")
     if given is None:
         given = _ends(x) if x.size else (0.0, 1.0)
     low, high = map(float, given)
@@ -260,7 +264,10 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
     if x.size and least < 0:
         raise ValueError(f"bincount counts the values 0, 1, ..., got {least}. Shift them.")
     length = max(minlength, largest + 1)
-    counts = jnp.bincount(x.block, weights=_summed(weighed), length=length)
+    # JAX compares the values with the length, which a narrow type may not hold.
+    narrow = x.dtype.kind in "iu" and x.itemsize < 4
+    block = x.block.astype(jnp.int32) if narrow else x.block
+    counts = jnp.bincount(block, weights=_summed(weighed), length=length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
     return Array(counts, ArrayLayout((length,)), x.world)

@@ -23,8 +23,9 @@ reduction; in a program that is traced all rows are one part.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ import numpy as np
 from .._mpi.arrays import computed_as
 from ._array import Array, as_array, method, of_one_world
 from ._in_place import add_product, pieces_of, put, written
-from ._layout import ArrayLayout
+from ._layout import ArrayLayout, axis_of
 from ._move import cut, laid, resplit
 from ._passing import passing
 from ._reduce import REDUCTIONS
@@ -41,6 +42,9 @@ from ._shape import expand_dims, permute_dims, squeeze
 from ._varied import varied
 
 T = TypeVar("T")
+
+Pairs = SupportsIndex | Sequence[SupportsIndex | Sequence[SupportsIndex]]
+"""A number of axes, or the axes of both operands, one or several of each."""
 
 ROWS, COLUMNS = -2, -1
 
@@ -194,14 +198,16 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
     return REDUCTIONS["sum"](product, axis=axis, dtype=product.dtype)
 
 
-def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[int | Sequence[int]] = 2) -> Array:
-    """Sums of products over pairs of axes: a `matmul` of both as matrices."""
+def tensordot(x1: Any, x2: Any, *, axes: Pairs = 2) -> Array:
+    """Sums of products over pairs of axes: a `matmul` of both as matrices.
+
+    Raises:
+        ValueError: an operand has no such axis, or the axes of a pair differ in length.
+    """
     a, b = of_one_world(x1, x2)
-    if isinstance(axes, int):
-        inner = [*range(a.ndim - axes, a.ndim)], [*range(axes)]
-    else:
-        each = [(k,) if isinstance(k, int) else k for k in axes]
-        inner = [k % a.ndim for k in each[0]], [k % b.ndim for k in each[1]]
+    inner = [
+        [axis_of(k, x.ndim) for k in each] for x, each in zip((a, b), _pairs(axes), strict=True)
+    ]
     outer = (
         [k for k in range(a.ndim) if k not in inner[0]],
         [k for k in range(b.ndim) if k not in inner[1]],
@@ -214,3 +220,11 @@ def tensordot(x1: Any, x2: Any, *, axes: int | Sequence[int | Sequence[int]] = 2
     left = permute_dims(a, [*outer[0], *inner[0]]).reshape((math.prod(rows), size))
     right = permute_dims(b, [*inner[1], *outer[1]]).reshape((size, math.prod(columns)))
     return matmul(left, right).reshape(rows + columns)
+
+
+def _pairs(axes: Pairs) -> list[Sequence[SupportsIndex]]:
+    """The axes of both operands; a number: the last ones of the first, the first of the second."""
+    if not isinstance(axes, Sequence):
+        count = operator.index(axes)
+        return [range(-count, 0), range(count)]
+    return [k if isinstance(k, Sequence) else (k,) for k in axes]

@@ -39,11 +39,20 @@ def _along(
     x: Array, function: Callable[..., jax.Array], axis: int, n: int | None, norm: str
 ) -> Array:
     """A transform along one axis that is not split."""
-    if n is not None and n < 1:
-        raise ValueError(f"A transform has 1 point or more, got {n} along axis {axis}.")
+    points = _points(function, x.shape[axis]) if n is None else n
+    if points < 1:
+        raise ValueError(
+            f"A transform has 1 point or more, got {points} along axis {axis} of an array of the "
+            f"shape {x.shape}. Give more points, or an axis of more elements."
+        )
     block = function(x.block, n, axis, norm)
     shape = replaced(x.shape, axis, block.shape[axis])
     return Array(block, ArrayLayout(shape, x.split, x.counts), x.world)
+
+
+def _points(function: Callable[..., jax.Array], size: int) -> int:
+    """The number of points of a transform that is given none."""
+    return max(0, 2 * (size - 1)) if function in (jnp.fft.irfft, jnp.fft.hfft) else size
 
 
 def _of_one(name: str) -> Callable[..., Array]:
@@ -69,6 +78,11 @@ def _axes(
 ) -> list[tuple[int, int | None]]:
     """The axes of a transform, with the sizes that they are padded or cut to (None: their own)."""
     if axes is None:
+        if s is not None and len(s) > x.ndim:
+            raise ValueError(
+                f"s has {len(s)} sizes, {tuple(s)}, for an array of {x.ndim} axes. Give at most "
+                "one for each axis."
+            )
         axes = range(x.ndim) if s is None else range(x.ndim - len(s), x.ndim)
     along = [axis_of(axis, x.ndim) for axis in axes]
     if s is not None and len(s) != len(along):

@@ -88,6 +88,6 @@ def _older(path: Path, dataset: str | None) -> Iterator[Any]:
 def _newer(path: Path, dataset: str | None) -> Iterator[Any]:
     h5py = needs("h5py", "A netCDF file", "arrays")
     with h5py.File(path, "r") as file:
-        names = [name for name, one in file.items() if isinstance(one, h5py.Dataset)]
+        names = names_of(file)
         free = [name for name in names if not file[name].is_scale]
         yield file[chosen(path, dataset, names if dataset else free)]

@@ -30,16 +30,14 @@ class Zarr(Sliced):
         zarr = needs("zarr", "A Zarr array", "arrays")
         found = zarr.open(path, mode="r")
         if not isinstance(found, zarr.Array):
-            found = found[chosen(path, dataset, sorted(found.array_keys()))]
+            found = found[chosen(path, dataset, _names_of(found))]
         yield found
 
     def names(self, path: Path) -> list[str]:
-        """Returns the names of the arrays and groups in a group; none for an array alone."""
+        """Returns the names of the arrays in a group; none for an array alone."""
         zarr = needs("zarr", "A Zarr array", "arrays")
         found = zarr.open(path, mode="r")
-        if isinstance(found, zarr.Array):
-            return []
-        return sorted([*found.array_keys(), *found.group_keys()])
+        return [] if isinstance(found, zarr.Array) else _names_of(found)
 
     def save(self, x: Array, path: Path, dataset: str) -> None:
         """Writes a group with the array, replacing it; each node whole chunks of its own.
@@ -67,6 +65,12 @@ class Zarr(Sliced):
                 if x.split is not None:
                     part[axis] = whole.layout.slice_of(x.world.node)
                 zarr.open_group(path, mode="r+")[dataset][tuple(part)] = np.asarray(whole.block)
+
+
+def _names_of(group: Any) -> list[str]:
+    """The names of all arrays in a group and in the groups within it."""
+    found = group.members(max_depth=None)
+    return sorted(name for name, one in found if hasattr(one, "shape"))
 
 
 def _by_chunks(x: Array, axis: int, rows: int) -> Array:

@@ -36,6 +36,10 @@ class Groups(Estimator):
         return self.fit(x).labels_
 
     def _rows(self, x: Any) -> Array:
+        if self.n_clusters < 1:
+            raise ValueError(
+                f"n_clusters must be at least 1, got {self.n_clusters}. Give the number of groups."
+            )
         found = super()._rows(x)
         if found.shape[0] < self.n_clusters:
             raise ValueError(

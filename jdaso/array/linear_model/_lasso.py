@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from .._array import Array
 from .._estimator import Estimator, like_rows, rows_of, targets_of, whole
@@ -62,6 +63,7 @@ def lasso(
 
     Moves one reduction of (d + 1)² numbers, and one of d + 1 for the means; the sweeps nothing.
     """
+    _require_not_negative(alpha)
     x = rows_of(x)
     sums = _sums(x, targets_of(y, x), intercept=fit_intercept)
     alpha = jnp.asarray(alpha, x.dtype)
@@ -96,14 +98,32 @@ def lasso_path(
     Moves one reduction of (d + 1)² numbers for the whole path: each penalty begins at the weights
     of the previous one.
     """
+    _require_not_negative(alphas)
     x = rows_of(x)
     problem = _sums(x, targets_of(y, x), intercept=False).problem
     if alphas is None:
-        largest = float(jnp.max(jnp.abs(problem.moment)))
-        alphas = np.geomspace(largest, largest * eps, n_alphas)
+        alphas = _grid(float(jnp.max(jnp.abs(problem.moment))), eps, n_alphas)
     falling = jnp.asarray(-np.sort(-np.asarray(alphas)), x.dtype)
     weights, gaps = agreed(sharers(x), *_path(problem, falling, Stop(tol, max_iter)))
     return whole(falling, x), whole(weights.T, x), whole(gaps, x)
+
+
+def _require_not_negative(alpha: Any) -> None:
+    """Raises `ValueError` if one of the penalties is negative; those that are traced are not read.
+
+    With a negative penalty, larger weights would always be better.
+    """
+    traced = isinstance(getattr(alpha, "block", alpha), Tracer)
+    if alpha is not None and not traced and (np.asarray(alpha) < 0).any():
+        raise ValueError(f"alpha must be at least 0, got {alpha}. Give 0 for no penalty.")
+
+
+def _grid(largest: float, eps: float, count: int) -> np.ndarray:
+    """The penalties of a path; scikit-learn's smallest number where the targets have no signal."""
+    least = np.finfo(np.float64).resolution
+    if largest <= least:
+        return np.full(count, least)
+    return np.geomspace(largest, largest * eps, count)
 
 
 @partial(jax.jit, static_argnums=2)
@@ -160,6 +180,7 @@ class Lasso(Estimator):
             x: rows ``[n, d]``.
             y: targets ``[n]``.
         """
+        _require_not_negative(self.alpha)
         x = self._rows(x)
         sums = _sums(x, targets_of(y, x), intercept=self.fit_intercept)
         alpha = jnp.asarray(self.alpha, x.dtype)
@@ -183,8 +204,12 @@ class Lasso(Estimator):
         return like_rows(x.block @ self.coef_.block + self.intercept_, x)
 
     def score(self, x: Any, y: Any) -> float:
-        """Returns the coefficient of determination, R²; moves three numbers from each node."""
+        """Returns the coefficient of determination, R²; moves three numbers from each node.
+
+        If all targets are the same: 1 if the predictions are exact, else 0.
+        """
         x = self._more_rows(x)
         y = targets_of(y, x)
-        error = REDUCTIONS["sum"]((y - self.predict(x)) ** 2)
-        return 1 - float(error) / float(REDUCTIONS["sum"]((y - mean(y)) ** 2))
+        error = float(REDUCTIONS["sum"]((y - self.predict(x)) ** 2))
+        total = float(REDUCTIONS["sum"]((y - mean(y)) ** 2))
+        return 1 - error / total if total else float(not error)

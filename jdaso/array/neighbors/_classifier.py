@@ -48,7 +48,8 @@ class KNeighborsClassifier(Classifier):
 
     def kneighbors(self, x: Any, n_neighbors: int | None = None) -> tuple[Array, Array]:
         """Returns distances to the nearest rows, ascending, and their numbers, each ``[n, k]``."""
-        distances, places, _ = self._nearest(x, n_neighbors or self.n_neighbors)
+        count = self.n_neighbors if n_neighbors is None else n_neighbors
+        distances, places, _ = self._nearest(x, count)
         return distances, places
 
     def _nearest(self, x: Any, count: int) -> tuple[Array, Array, Array]:

@@ -73,6 +73,33 @@ FOUND = {
         lambda a: ja.tensordot(a(PLANE), a(PLANE), axes=(0, 0)),
         np.tensordot(PLANE, PLANE, axes=(0, 0)),
     ),
+    "a number of axes of NumPy's": (
+        lambda a: ja.tensordot(a(PLANE), a(PLANE.T), axes=np.int64(1)), PLANE @ PLANE.T,
+    ),
+    "axes from the end, of NumPy's": (
+        lambda a: ja.tensordot(a(PLANE), a(PLANE), axes=(np.int64(-2), np.int64(0))),
+        PLANE.T @ PLANE,
+    ),
+    "the largest narrow number": (
+        lambda a: ja.bincount(a(np.array([127, 0], "int8"))), np.bincount([127, 0]),
+    ),
+    "the largest narrow number without a sign": (
+        lambda a: ja.bincount(a(np.array([255, 1], "uint8"))), np.bincount([255, 1]),
+    ),
+    "the largest number of 16 bits": (
+        lambda a: ja.bincount(a(np.array([32767, 2], "int16"))), np.bincount([32767, 2]),
+    ),
+    "more counts than a narrow number": (
+        lambda a: ja.bincount(a(np.array([3, 1], "int8")), minlength=300),
+        np.bincount([3, 1], minlength=300),
+    ),
+    "transforms of no rows": (lambda a: ja.fft.fft(a(PLANE[:0])), np.zeros((0, 3))),
+    "points of an empty axis": (lambda a: ja.fft.fft(a(PLANE[:, :0]), n=2), np.zeros((4, 2))),
+    "one point": (lambda a: ja.fft.irfft(a(PLANE[:, :2])), np.fft.irfft(PLANE[:, :2])),
+    "an axis twice": (
+        lambda a: ja.fft.fftn(a(PLANE), axes=(0, 0)), np.fft.fftn(PLANE, axes=(0, 0)),
+    ),
+    "no diagonal": (lambda a: ja.eye(0, 3, split=0), np.eye(0, 3)),
     "percentiles without columns": (
         lambda a: ja.percentile(a(PLANE[:, :0]), 30.0, axis=0), np.zeros(0),
     ),
@@ -128,6 +155,44 @@ REFUSED = {
     "less than no difference": (lambda a: ja.diff(a(LINE), n=-1), ValueError, "n=-1"),
     "edges in no order": (lambda a: ja.digitize(a(LINE), [1, 3, 2]), ValueError, "rise or fall"),
     "no points": (lambda a: ja.fft.irfft(a(LINE), n=0), ValueError, "got 0"),
+    "no points of half": (lambda a: ja.fft.irfft(a(PLANE[:, :1])), ValueError, "got 0.*axis 1"),
+    "no points of half, real": (lambda a: ja.fft.hfft(a(PLANE[:, :1])), ValueError, "got 0"),
+    "no points of an empty axis": (lambda a: ja.fft.fft(a(PLANE[:0]), axis=0), ValueError, "got 0"),
+    "no points, then half": (lambda a: ja.fft.rfft(a(PLANE[:, :0])), ValueError, "got 0"),
+    "no points of planes": (lambda a: ja.fft.irfftn(a(PLANE[:, :1])), ValueError, "got 0"),
+    "more sizes than axes": (
+        lambda a: ja.fft.fftn(a(PLANE), s=(2, 2, 2)), ValueError, r"3 sizes.*\(2, 2, 2\).*2 axes",
+    ),
+    "more sizes of half": (lambda a: ja.fft.rfftn(a(LINE), s=(4, 4)), ValueError, "2 sizes"),
+    "an axis that is missing": (
+        lambda a: ja.tensordot(a(PLANE), a(PLANE), axes=([0], [2])), ValueError, "axis 2 is out",
+    ),
+    "a first axis that is missing": (
+        lambda a: ja.tensordot(a(PLANE), a(PLANE), axes=(-4, 0)), ValueError, "axis -4 is out",
+    ),
+    "more axes than there are": (
+        lambda a: ja.tensordot(a(PLANE.T), a(np.ones((3, 4, 2))), axes=3), ValueError, "is out of",
+    ),
+    "fewer rows than none": (lambda a: ja.eye(-1), ValueError, r"got the shape \(-1, -1\)"),
+    "fewer columns than none": (lambda a: ja.eye(2, -1, split=1), ValueError, r"\(2, -1\)"),
+    "no edges": (lambda a: ja.histogram(a(LINE), []), ValueError, "at least 1 edge"),
+    "fewer bins than one": (lambda a: ja.histogram(a(LINE), -2), ValueError, "at least 1, got -2"),
+    "no bins": (lambda a: ja.histogram(a(WHOLE), 0), ValueError, "at least 1, got 0"),
+    "no boxes": (lambda a: ja.histogram2d(a(LINE), a(LINE), 0), ValueError, "at least 1, got 0"),
+    "no groups": (lambda a: ja.cluster.KMeans(0).fit(a(PLANE)), ValueError, "clusters must be at"),
+    "no medians": (lambda a: ja.cluster.KMedians(0).fit(a(PLANE)), ValueError, "1, got 0"),
+    "no medoids": (lambda a: ja.cluster.KMedoids(-1).fit(a(PLANE)), ValueError, "1, got -1"),
+    "a negative penalty": (
+        lambda a: ja.linear_model.Lasso(-1.0).fit(a(PLANE), a(LINE[:4])), ValueError,
+        "alpha must be at least 0, got -1.0",
+    ),
+    "a negative penalty of a path": (
+        lambda a: ja.linear_model.lasso_path(a(PLANE), a(LINE[:4]), alphas=[1.0, -0.5]), ValueError,
+        "alpha must be at least 0, got .*-0.5",
+    ),
+    "a negative penalty of a function": (
+        lambda a: ja.linear_model.lasso(a(PLANE), a(LINE[:4]), -2), ValueError, "got -2",
+    ),
     "percentile of nothing": (
         lambda a: ja.percentile(a(PLANE[:0]), 30.0, axis=0), ValueError, "needs elements",
     ),

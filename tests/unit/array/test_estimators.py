@@ -157,6 +157,21 @@ def test_lasso(nodes, name):
         close(found, expected, rtol=1e-3, atol=2e-3 * np.std(y))
 
 
+def test_targets_without_signal():
+    """A path of zeros; the score of targets that are all the same: 1 if exact, else 0."""
+    x, y = data("wine")
+    alphas, path, _ = linear_model.lasso_path(x, 0 * y, alphas=7)
+
+    def run():
+        ours = ja.linear_model.lasso_path(split(x), split(0 * y), n_alphas=7)
+        model = ja.linear_model.Lasso(1.0).fit(split(x), split(0 * y))
+        scores = [model.score(split(x), split(0 * y + k)) for k in (0, 1)]
+        return dict(alphas=ours[0], path=ours[1], scores=scores)
+
+    for found in each(2, run):
+        close(found, dict(alphas=alphas, path=path, scores=[1.0, 0.0]), rtol=1e-6)
+
+
 def test_the_slope_of_a_loss_by_the_penalty_is_that_of_differences():
     x, y = data("diabetes")
     x, y = preprocessing.StandardScaler().fit_transform(x).astype(float), y / 50
@@ -197,6 +212,18 @@ def test_nearest_neighbours(nodes, name, weights):
         differ = np.abs(found["shares"] - expected).max(1) > 1e-3
         assert differ.mean() < 0.02, "more than ties"
         assert found["score"] == pytest.approx(theirs.score(x[other], y[other]), abs=0.01)
+
+
+def test_no_neighbours_are_refused():
+    x, y = data("wine")
+
+    def run():
+        model = ja.neighbors.KNeighborsClassifier(3).fit(split(x), split(y))
+        assert model.kneighbors(split(x[:9]))[0].shape == (9, 3)
+        with pytest.raises(ValueError, match="n_neighbors = 0"):
+            model.kneighbors(split(x[:9]), 0)
+
+    on_nodes(2, run)
 
 
 @pytest.mark.parametrize("nodes", NODES)

@@ -69,6 +69,22 @@ def test_a_file_that_holds_another_array_is_not_replaced(tmp_path, name):
         on_nodes(nodes, lambda: ja.save(ja.asarray(X, split=0), path, dataset="x"))
 
 
+@pytest.mark.parametrize("name", ["x.h5", "x.nc", "x.zarr"])
+def test_a_name_within_groups(tmp_path, name):
+    """Arrays there are read, by name or as the only one, and can be replaced."""
+    path, error = tmp_path / name, (ValueError, OSError)
+    for factor, dataset in ((1, "g/x"), (2, "g/x"), (3, "/g/x")):
+        save = partial(ja.save, dataset=dataset)
+        on_nodes(2, lambda save=save, y=factor * X: save(ja.asarray(y, split=0), path))
+        for named in ("g/x", "/g/x", None):
+            for found in on_nodes(3, lambda named=named: np.asarray(ja.load(path, named))):
+                np.testing.assert_array_equal(found, factor * X)
+    with pytest.raises(error, match="holds the arrays g/x, which saving 'g/y' would remove"):
+        on_nodes(2, lambda: ja.save(ja.asarray(X, split=0), path, dataset="g/y"))
+    with pytest.raises(error, match="has the data sets .*g/x.*, got 'x'"):
+        on_nodes(2, lambda: ja.load(path, "x"))
+
+
 def test_files_of_other_programs(tmp_path):
     """A table with a header and blanks, both kinds of netCDF, Zarr's older version."""
     text = "a;b;c\n" + "\n".join("; ".join(map(repr, row)) for row in X.tolist())
