@@ -15,6 +15,7 @@ from ..doctor._parts import run_part
 _OTHERS_SECONDS = 3.0
 """If each rank reports for itself, only rank 0's exit status reports failure, and rank 0 ends last:
 some launchers end all ranks when the first fails, before the others have reported."""
+_PARAMETERS, _STEP_MS = 25.6e6, 200.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--parameters",
         type=float,
-        default=25.6e6,
-        help="size of the model to advise on (default %(default)g)",
+        help=f"size of the model to advise on (default {_PARAMETERS:g})",
     )
     add(
         "--step-ms",
         type=float,
-        default=200.0,
-        help="time of its step without network (default %(default)g)",
+        help=f"time of its step without network (default {_STEP_MS:g})",
     )
     add(
         "--ranks-per-node",
@@ -58,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         name, path, *rest = arguments.part
         run_part(name, path, rest)
         return 0
+    advise = _put_in_defaults(arguments)
     for name in ("limit-seconds", "parameters", "step-ms"):
         given = getattr(arguments, name.replace("-", "_"))
         if not 0 < given < math.inf:
@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         parameters=arguments.parameters,
         step_ms=arguments.step_ms,
         ranks_per_node=arguments.ranks_per_node,
+        advise=advise,
     )
     report = examine(launch, wishes)
     if report is None:  # rank 0 reports
@@ -89,6 +90,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     time.sleep(_OTHERS_SECONDS)
     return 1
+
+
+def _put_in_defaults(arguments: argparse.Namespace) -> bool:
+    """Puts in the usual model and step; returns true if the user gave either."""
+    given = arguments.parameters is not None or arguments.step_ms is not None
+    if arguments.parameters is None:
+        arguments.parameters = _PARAMETERS
+    if arguments.step_ms is None:
+        arguments.step_ms = _STEP_MS
+    return given
 
 
 def _as_text(report: Report, launch: LaunchedRank) -> str:

@@ -95,7 +95,7 @@ def as_source(source: Any) -> Source:
         return Items(source)
     raise TypeError(
         f"{type(source).__name__} is not a source of samples. Give jdaso.data.Npy, HDF5, "
-        "a tree of arrays, or an object with __len__ and __getitem__."
+        "a dict or tuple of arrays, or an object with __len__ and __getitem__."
     )
 
 

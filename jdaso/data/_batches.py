@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from .._jax.types import PyTree
-from ._arrays import Source, stacked
+from ._arrays import Items, Source, stacked
 from ._order import Order
 from ._reading import LoadingError
 
@@ -60,13 +60,15 @@ class Batches:
         """Reads the rank's part of the batch that begins at `position`.
 
         Raises:
-            LoadingError: the source or the transform failed; the error names the sample.
+            LoadingError: the source or the transform failed, and the error names the sample; or
+                samples hold no numbers.
         """
         begin, size = position + self.places.start, len(self.places)
         indices = self.order.samples(begin, begin + size)
         batch = self._rows(position, indices)
         if self.transform is not None:
             batch = self._transformed(position, begin, indices, batch, self.transform)
+        self._check_numbers(position, batch)
         if not self.weights:
             return batch
         return batch, (np.arange(begin, begin + size) < self.end).astype(np.float32)
@@ -85,6 +87,19 @@ class Batches:
             )
         return batch
 
+    def _check_numbers(self, position: int, batch: PyTree) -> None:
+        """Raises if a leaf is text, an object, a time or a record."""
+        for path, leaf in jax.tree.leaves_with_path(batch):
+            if isinstance(leaf, jax.Array):  # also a random key, which NumPy does not hold
+                continue
+            dtype = np.asarray(leaf).dtype
+            if dtype.kind in "OSUMm" or dtype.type is np.void:  # kind V has bfloat16 too
+                raise LoadingError(
+                    f"{self.prefix(position)} Samples hold {dtype} at "
+                    f"{jax.tree_util.keystr(path) or 'their root'}, and devices take numbers only. "
+                    "Leave it out, or turn it into numbers (transform=...)."
+                )
+
     def _explained(self, position: int, indices: np.ndarray, error: Exception) -> LoadingError:
         """Returns an error that names the sample that failed, found by reading one by one."""
         which = f"{len(indices)} samples together"
@@ -94,8 +109,14 @@ class Batches:
             except Exception as alone:
                 which, error = f"sample {sample}", alone
                 break
+        hint = ""
+        if isinstance(self.source, Items) and isinstance(self.source.items, list):
+            hint = (
+                f". A list is a sequence of {len(self.source)} samples; give a tuple or dict of "
+                "arrays if its parts are columns."
+            )
         return LoadingError(
-            f"{self.prefix(position)} Reading {which} failed: {type(error).__name__}: {error}"
+            f"{self.prefix(position)} Reading {which} failed: {type(error).__name__}: {error}{hint}"
         )
 
     def _transformed(

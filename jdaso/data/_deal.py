@@ -6,7 +6,7 @@ that the others never start. If nodes have different amounts of data of their ow
 compensates for it.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -69,7 +69,8 @@ def evened(
     Args:
         batches: an iterable with a length, at least one.
         session: the nodes.
-        weigh: returns the weight of a batch, such as its number of samples.
+        weigh: returns the weight of a batch, such as its number of samples: `len` for a list of
+            samples or an array, ``lambda batch: len(batch[0])`` for a tuple of arrays.
 
     Yields:
         A batch and its weight.
@@ -77,7 +78,8 @@ def evened(
     Raises:
         NodeError: on all nodes; a node has no batch at all.
         TypeError: `batches` has no length.
-        ValueError: `batches` yields fewer than its length.
+        ValueError: `batches` yields fewer than its length; `weigh` is `len`, and a batch is a tuple
+            or a mapping, of which it counts the parts.
 
     Example:
         >>> import jdaso, jdaso.data
@@ -110,6 +112,8 @@ def evened(
         )
     taken, batch = 0, None
     for taken, batch in enumerate(batches, start=1):
+        if weigh is len:
+            _check_length_counts_samples(batch)
         yield batch, weigh(batch)
         if taken == own:
             break
@@ -117,3 +121,14 @@ def evened(
         raise ValueError(f"The length of batches is {own}, but it yielded only {taken}.")
     for _ in range(max(counts) - own):
         yield batch, 0.0
+
+
+def _check_length_counts_samples(batch: object) -> None:
+    """Raises if the length of a batch is its number of parts, such as images and labels."""
+    if not isinstance(batch, tuple | Mapping):
+        return
+    part = 0 if isinstance(batch, tuple) else next(iter(batch), "x")
+    raise ValueError(
+        f"weigh=len counts the parts of a batch that is a {type(batch).__name__}, not its samples: "
+        f"got {len(batch)} parts. Give weigh=lambda batch: len(batch[{part!r}])."
+    )

@@ -38,7 +38,8 @@ class Loader:
     this node's batches are in memory besides those taken. All nodes create the loader together.
 
     Args:
-        source: a `Source`; a tree of arrays; or an object with ``__len__`` and ``__getitem__``.
+        source: a `Source`; a dict or tuple of arrays, or one array; or an object with ``__len__``
+            and ``__getitem__``, such as a list of samples.
         batch_size: G, samples per step on all nodes together: a multiple of P times the local
             devices.
         session: the nodes.
@@ -69,7 +70,7 @@ class Loader:
         ValueError: on all nodes; G cannot be divided equally, or a number is out of range.
         NodeError: the nodes' sources or settings differ.
         ImportError: `shuffle` is set, but grain is not installed.
-        TypeError: `source` cannot be a source.
+        TypeError: `source` cannot be a source, or a number is not whole.
 
     On failure: an unreadable batch raises `LoadingError` in the call that requests it, with sample,
     step and reason; the next call reads it again.
@@ -87,29 +88,25 @@ class Loader:
     def __init__(
         self,
         source: Any,
-        batch_size: int,
+        batch_size: SupportsIndex,
         session: Session,
         *,
         seed: SupportsIndex = 0,
-        epochs: int | None = None,
+        epochs: SupportsIndex | None = None,
         shuffle: bool = True,
         shuffle_block: int = 1,
         transform: Transform | None = None,
         weights: bool = False,
-        share: tuple[int, int] | None = None,
-        workers: int = 2,
-        prefetch: int = 2,
+        share: tuple[SupportsIndex, SupportsIndex] | None = None,
+        workers: SupportsIndex = 2,
+        prefetch: SupportsIndex = 2,
         timeout_seconds: float = 600.0,
     ):
         samples = as_source(source)
         self.order = Order(len(samples), operator.index(seed), shuffle, shuffle_block)
-        for name, value, least in (
-            ("epochs", 1 if epochs is None else epochs, 1),
-            ("workers", workers, 1),
-            ("prefetch", prefetch, 2),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}.")
+        batch_size = _whole("batch_size", batch_size)  # `_agree` checks that it is above 0
+        epochs = None if epochs is None else _whole("epochs", epochs, 1)
+        workers, prefetch = _whole("workers", workers, 1), _whole("prefetch", prefetch, 2)
         if not timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
         self.batch_size, self.epochs = batch_size, epochs
@@ -117,8 +114,9 @@ class Loader:
         self._timeout_seconds = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._workers, self._prefetch = workers, prefetch
         # Virtual nodes share one process, which takes the batches of all of them.
-        share = share or ((0, 1) if session.simulated else session.share())
-        self._agree(share)
+        if share is None:
+            share = (0, 1) if session.simulated else session.share()
+        share = self._agree(share)
         places = places_of_rank(share, session.devices, batch_size)
         self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples
         self._prefix = lambda position: session.topology.prefix(position // batch_size)
@@ -235,12 +233,19 @@ class Loader:
     def _on_closing(self, after_error: bool) -> None:
         self.close()
 
-    def _agree(self, share: tuple[int, int]) -> None:
-        """Checks that all nodes read one stream, and that each can share out its part."""
+    def _agree(self, share: Any) -> tuple[int, int]:
+        """Checks that all nodes read one stream, and that each can share out its part.
+
+        Returns:
+            `share`, as a tuple of two integers.
+        """
         devices, said = len(self._session.devices), ""
-        parts = share[-1]
+        try:
+            part, parts = map(operator.index, share)
+        except (TypeError, ValueError):
+            part, parts = 0, 0
         unit = max(parts, 1) * devices
-        if len(share) != 2 or not 0 <= share[0] < parts:
+        if not 0 <= part < parts:
             said = f"share must be (p, P) with 0 <= p < P, got {share}."
         elif self.batch_size < 1 or self.batch_size % unit:
             below = max(self.batch_size // unit, 1) * unit
@@ -255,6 +260,7 @@ class Loader:
         facts = {"batch_size": self.batch_size, "epochs": self.epochs, "order": self.order}
         facts["number of parts"] = parts
         self._session.agree("make a loader", [(name, str(x)) for name, x in facts.items()])
+        return part, parts
 
     def _steps_left(self) -> int:
         return -(-(self._end - self._position) // self.batch_size)
@@ -286,3 +292,14 @@ class Loader:
             self._ahead.close()
             self._ahead = None
             self._session.hooks.forget_close(self._on_closing)
+
+
+def _whole(name: str, value: Any, least: int | None = None) -> int:
+    """Returns a number of the loader's arguments as an integer; raises if it is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}. Give an int.") from None
+    if least is not None and number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}.")
+    return number

@@ -37,6 +37,7 @@ class Wishes:
         parameters: size of the model to advise on.
         step_ms: time of its step.
         ranks_per_node: how many ranks are a node.
+        advise: whether the model or its step was given, and so advice is expected.
     """
 
     limit_seconds: float
@@ -45,6 +46,7 @@ class Wishes:
     parameters: float
     step_ms: float
     ranks_per_node: int = 1
+    advise: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +163,20 @@ def _alone(
     """Makes the report of a rank that reports only about itself."""
     lines = [SharedFinding(finding) for finding in _findings_of(record)]
     lines += more or _together.cores({0: record}, launch.vendor)
+    if launch.size == 1:
+        lines += _together.nodes({0: record}, 1, wishes.ranks_per_node)
+        lines += _no_advice(wishes)
     return Report(lines, [record["host"]], launch.size == 1, launch.size)
+
+
+def _no_advice(wishes: Wishes) -> Iterator[SharedFinding]:
+    """Explains why a model or a step that was given changes nothing on a single rank."""
+    if wishes.advise:
+        found = (
+            "none: it needs the links between ranks. Start the doctor with mpiexec (mpiexec -n 2 "
+            "python -m jdaso doctor ...)"
+        )
+        yield SharedFinding(Finding("advice", found))
 
 
 def _not_together(outcome: PartProgress, launch: LaunchedRank, vendor: str) -> list[SharedFinding]:

@@ -53,8 +53,9 @@ def nodes(records: Records, ranks: int, ranks_per_node: int) -> Iterator[SharedF
         return
     what = f"nodes of {ranks_per_node} ranks"
     if ranks % ranks_per_node:
-        remedy = f"Start a multiple of {ranks_per_node}."
-        yield SharedFinding(Finding(what, f"{ranks} ranks do not form them", False, remedy))
+        remedy = f"Start a multiple of {ranks_per_node} (mpiexec -n {ranks_per_node}, or more)."
+        found = f"{ranks} ranks do not form them" if ranks > 1 else "1 rank does not form one"
+        yield SharedFinding(Finding(what, found, False, remedy))
         return
     for first in range(0, ranks, ranks_per_node):
         mine = [k for k in range(first, first + ranks_per_node) if k in records]

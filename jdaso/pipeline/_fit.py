@@ -196,7 +196,10 @@ def fit(
             if checkpoints is not None:
                 checkpoints.after(made, position)
         if pipeline is None or position is None:
-            raise ValueError("data gave no batch. Give fit an iterable of batches, one per step.")
+            raise ValueError(
+                "data gave no batch. Give fit an iterable of batches, one per step, or, if data is "
+                "a loader at its end, call its seek(0) first."
+            )
         jax.block_until_ready(position)  # a step may wait for a node whose data has ended
         batches.end(made)
     session.agree("end a fit", [("the number of batches", str(len(losses)))])

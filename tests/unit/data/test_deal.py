@@ -1,9 +1,11 @@
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jdaso.data import batches
+import jdaso
+from jdaso.data import batches, evened
 
 
 @given(
@@ -43,3 +45,19 @@ def test_wrong_shares_are_named(wrong):
     settings = {"batch_size": 4, "node": 0, "num_nodes": 2, "epoch": 0} | wrong
     with pytest.raises(ValueError, match=r"Pass node=session.node"):
         batches(100, **settings)
+
+
+@pytest.mark.parametrize(
+    ("batch", "remedy"),
+    [
+        ((np.zeros((4, 2)), np.zeros(4)), r"a tuple.*got 2 parts. Give .*: len\(batch\[0\]\)"),
+        ({"x": np.zeros((4, 2))}, r"a dict.*got 1 parts. Give .*: len\(batch\['x'\]\)"),
+    ],
+)
+def test_a_length_that_counts_the_parts_of_a_batch_is_no_weight(batch, remedy):
+    with jdaso.Session() as session:
+        with pytest.raises(ValueError, match=remedy):
+            next(evened([batch], session, weigh=len))
+        by_samples = evened([batch], session, weigh=lambda batch: len(jax.tree.leaves(batch)[0]))
+        assert [weight for _, weight in by_samples] == [4]
+        assert [weight for _, weight in evened([np.zeros(3)], session, weigh=len)] == [3]

@@ -1,6 +1,7 @@
 """A loader's batches: the stream of its order, shared out, across stops and restarts."""
 
 import gc
+import inspect
 import itertools
 import os
 import statistics
@@ -315,13 +316,64 @@ def test_closing_waits_for_reads(session):
     assert not inside
 
 
-def test_a_batch_that_cannot_be_put_on_the_devices_is_an_error_of_the_loop(session):
-    loader = Loader(
-        np.arange(8), 4, session, transform=lambda *_: np.array("text"), timeout_seconds=10
-    )
+def test_a_batch_that_cannot_be_put_on_the_devices_is_an_error_of_the_loop(session, monkeypatch):
+    def fail(batch, sharding):
+        raise TypeError("not a valid JAX type")
+
+    loader = Loader(np.arange(8), 4, session, timeout_seconds=10)
+    monkeypatch.setattr(jax, "device_put", fail)
     with pytest.raises(TypeError, match="not a valid JAX"):
         next(loader)
     loader.close()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "dtype"),
+    [
+        (np.array("text"), "<U4"),
+        (np.array(b"text"), r"\|S4"),
+        (np.array(None), "object"),
+        (np.datetime64("2026-01-01"), r"datetime64\[D\]"),
+        (np.zeros((), [("a", "i4")]), r"\[\('a', '<i4'\)\]"),
+    ],
+)
+def test_samples_that_hold_no_numbers_are_named(session, leaf, dtype):
+    row = {"x": np.zeros(2), "parts": [{"label": leaf}]}
+    said = (
+        rf"step 1\] Samples hold {dtype} at \['parts'\]\[0\]\['label'\], and devices take .*Leave"
+    )
+
+    def transform(sample, random):
+        return row if sample > 3 else {"x": row["x"]}
+
+    loader = Loader(np.arange(8), 4, session, shuffle=False, transform=transform)
+    next(loader)
+    with pytest.raises(LoadingError, match=said):
+        next(loader)
+    with pytest.raises(LoadingError, match=said.replace("step 1", "step 0")):
+        next(Loader([row] * 4, 4, session))  # as rows of Hugging Face
+
+
+def test_a_text_is_left_out_by_a_transform(session):
+    rows = [{"x": np.full(2, k), "text": "a" * k} for k in range(4)]
+    loader = Loader(rows, 4, session, shuffle=False, transform=lambda row, random: row["x"])
+    assert next(loader)[:, 0].tolist() == [0, 1, 2, 3]
+    with pytest.raises(LoadingError, match="Samples hold <U3 at their root"):
+        next(Loader(["abc"] * 4, 4, session))
+
+
+def test_numbers_that_numpy_has_not_are_taken(session):
+    class Keys(Arrays):
+        def rows(self, indices):
+            return {
+                "key": jax.random.split(jax.random.key(0), len(indices)),
+                **super().rows(indices),
+            }
+
+    tree = {k: np.zeros(8, k) for k in ("bfloat16", "float8_e5m2", "int4", "bool", "complex64")}
+    batch = next(Loader(Keys(tree), 4, session))
+    assert {k: str(batch[k].dtype) for k in tree} == {k: k for k in tree}
+    assert jax.dtypes.issubdtype(batch["key"].dtype, jax.dtypes.prng_key)
 
 
 def test_closing_ends_the_threads(session):
@@ -410,6 +462,15 @@ def test_what_has_only_items_is_a_source(session):
         Loader(3, 5, session)
 
 
+def test_a_list_of_columns_is_explained(session):
+    columns = [np.zeros((5, 2)), np.zeros(5)]
+    said = r"A list is a sequence of 2 samples; give a tuple or dict of arrays if its parts are col"
+    with pytest.raises(LoadingError, match=rf"2 samples together failed: ValueError.*\. {said}"):
+        next(Loader(columns, 2, session))
+    x, y = next(Loader(tuple(columns), 2, session))
+    assert x.shape == (2, 2) and y.shape == (2,)
+
+
 def test_a_wait_may_have_no_limit(session):
     loader = Loader(np.arange(8), 4, session, timeout_seconds=float("inf"))
     assert next(loader).shape == (4,)
@@ -423,6 +484,10 @@ def test_a_wait_may_have_no_limit(session):
         ({"batch_size": 2}, r"got 2. Take 3\."),
         ({"batch_size": 0}, r"got 0. Take 3\."),
         ({"share": (3, 3)}, r"share must be \(p, P\) with 0 <= p < P, got \(3, 3\)"),
+        ({"share": (0, 3, 3)}, r"share must be \(p, P\) with 0 <= p < P, got \(0, 3, 3\)"),
+        ({"share": 3}, r"share must be \(p, P\) with 0 <= p < P, got 3"),
+        ({"share": 0}, r"share must be \(p, P\) with 0 <= p < P, got 0"),
+        ({"share": (0, 1.5)}, r"share must be \(p, P\) with 0 <= p < P, got \(0, 1.5\)"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"prefetch": 1}, "prefetch must be at least 2, got 1"),
@@ -433,7 +498,24 @@ def test_a_wait_may_have_no_limit(session):
 )
 def test_wrong_settings_are_named(session, wrong, said):
     with pytest.raises(ValueError, match=said):
-        Loader(np.arange(8), **{"batch_size": 3, "session": session, "share": (0, 3)} | wrong)
+        unchecked(**{"batch_size": 3, "session": session, "share": (0, 3)} | wrong)
+
+
+def unchecked(**given):
+    """Makes a loader as users do, without the tests' check of types at the call."""
+    loader = object.__new__(Loader)
+    inspect.unwrap(Loader.__init__)(loader, np.arange(8), **given)
+    return loader
+
+
+@pytest.mark.parametrize("name", ["batch_size", "epochs", "workers", "prefetch"])
+def test_numbers_that_are_not_whole_are_named(session, name):
+    given = {"batch_size": 4, "session": session}
+    with pytest.raises(TypeError, match=f"^{name} must be a whole number, got 4.0. Give an int"):
+        unchecked(**given | {name: 4.0})
+    loader = unchecked(**given | {name: np.int64(4)})
+    assert type(loader.batch_size) is int and next(loader).shape == (4,)
+    loader.close()
 
 
 def test_a_checkpoint_holds_the_position(tmp_path):
@@ -487,6 +569,19 @@ def test_fit_takes_a_loader_and_does_not_read_what_it_has_seen(tmp_path, taken):
     np.testing.assert_array_equal(again.params["w"], whole.params["w"])
     # The first batch shows the shapes; what it began to read ahead is dropped.
     assert len(read) <= 5 * 64 + 16 * (6 + taken)
+
+
+def test_fit_says_how_a_loader_at_its_end_begins_again(session):
+    def fit():
+        loss_fn, params = lambda params, batch: jnp.mean((batch - params) ** 2), jnp.zeros(3)
+        return jdaso.fit(loss_fn, params, optax.sgd(0.1), loader, session=session)
+
+    loader = Loader(np.ones((8, 3), np.float32), 4, session, epochs=1)
+    assert len(list(loader)) == 2
+    with pytest.raises(ValueError, match=r"data gave no batch.*, call its seek\(0\) first"):
+        fit()
+    loader.seek(0)
+    assert len(fit().history) == 2
 
 
 DEVICES = """

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jdaso._launch import gpus
+from jdaso.cli import doctor as cli_doctor
 from jdaso.cli import main
 from jdaso.doctor import (
     _advice,
@@ -168,6 +169,7 @@ def test_cores_of_a_host(masks, all_cores, words):
         ("abbb", 2, ["node 0 lies on hosts a, b"]),
         ("aabc", 2, ["node 1 lies on hosts b, c"]),
         ("aab", 2, ["3 ranks do not form them"]),
+        ("a", 4, ["1 rank does not form one"]),
     ],
 )
 def test_nodes_that_lie_on_several_hosts(machines, ranks_per_node, words):
@@ -436,3 +438,25 @@ def test_a_launchers_leftover_variables_are_reported_and_are_no_launch(monkeypat
     (finding,) = _launcher.left_behind()
     assert finding.ok and "PMI_SIZE=2 is left" in finding.found
     assert finding.remedy.startswith("unset PMI_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "status"),
+    [
+        ([], [], 0),
+        (["--ranks-per-node", "4"], ["nodes of 4 ranks", "1 rank does not form one", "-n 4"], 1),
+        (["--parameters", "1e9"], ["advice", "none: it needs the links", "mpiexec"], 0),
+        (["--step-ms", "50"], ["advice", "none: it needs the links", "mpiexec"], 0),
+    ],
+)
+def test_options_that_need_ranks_are_not_ignored_without_them(
+    options, said, status, monkeypatch, capsys
+):
+    looked = record(findings=[]), PartProgress({}, {}, {})
+    monkeypatch.setattr(_examine, "_look", lambda *_: looked)
+    monkeypatch.setattr(cli_doctor, "find_launch", lambda: _launcher.LaunchedRank(0, 1, ""))
+    assert main(["doctor", *options]) == status
+    text = capsys.readouterr().out
+    assert all(words in text for words in said), text
+    assert ("advice" in text) == ("advice" in said)
+    assert ("No trouble found" in text) == (status == 0)
