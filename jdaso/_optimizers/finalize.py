@@ -30,8 +30,8 @@ from .unstacking import number_of, places_of, unstacked
 def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     """Ends a run at any step: merges the exchange in flight, then takes the exact mean.
 
-    Nodes that were given weights (``tx.update(..., weight=...)``) have the mean of those since
-    their last starts.
+    If updates were given weights (``tx.update(..., weight=...)``), a node counts with the mean of
+    its weights since its last starts.
 
     Args:
         params: this node's parameters. If they hold a copy or a shard per device (``pmap`` or
@@ -108,7 +108,7 @@ def _in_flight(state: DasoState) -> tuple[bool, ...]:
 def _weight(states: Sequence[DasoState], session: Session) -> Any:
     """This node's weight in the mean, or those of all virtual nodes; None if all are equal.
 
-    It is the mean of the weights since the last starts, as in a run's last cycling update.
+    A node has the mean of its weights since the last starts, as in a run's last cycling update.
     """
     if not states:
         return None

@@ -194,7 +194,7 @@ class LateExchange:
             state = _behind(token_of(found.heads), state)
         if self.late.feeds:
             numbers, token = self.feedback(state)
-            # They are those of weighted leaves. Of a node of weight 0 nothing is in the mean.
+            # The feedback is that of weighted leaves; a node of weight 0 adds nothing to the mean.
             weight = weight_since_starts(state, 1.0)
             weight = jnp.where(weight > 0, weight, 1.0)
             own = tuple(x + y / weight for x, y in zip(own, numbers, strict=True))

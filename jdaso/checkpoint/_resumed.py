@@ -104,10 +104,12 @@ def resume_flights(
         for number, target in targets.items() if same else ():
             merges &= _can_merge(first, saves, number, target)
     merges = all(session.all_ranks.everyone(_WHAT, "yes" if merges else ""))
+    lost = {} if same else _lost_steps(session, folder, first, targets)
     with together(session, _WHAT):
         for number, target in targets.items():
             if merges or target.versions.anchored:
-                _adopt(folder, first, saves, number, target, same=same, merges=merges)
+                of_outer = lost.get(number, {})
+                _adopt(folder, first, saves, number, target, of_outer, same=same, merges=merges)
     if same and not merges:
         log.warning(
             "The checkpoint of step %d has fragments in flight that are cut in another way here: "
@@ -156,11 +158,15 @@ def _adopt(
     saves: Sequence[Saves],
     number: int,
     target: Held,
+    lost: Mapping[str, np.ndarray],
     *,
     same: bool,
     merges: bool,
 ) -> None:
-    """Reads what a fragment's exchange needs, and gives it to the host."""
+    """Reads what a fragment's exchange needs, and gives it to the host.
+
+    The common point goes back by the outer step that is `lost`, by leaf.
+    """
     flight = first.flights[number]
     versions, rooms = target.versions, _Rooms(target)
     kinds = [kind for kind in _kinds(saves, number) if same or kind.startswith(COMMON)]
@@ -181,8 +187,7 @@ def _adopt(
     others = _others(folder, saves, number, target, rooms)
     if not same:
         others = {name: x for name, x in others.items() if name.startswith("outer")}
-        if versions.rule.needs_anchor:
-            rooms.subtract("anchor", _mean_change(folder, first, number, target))
+        rooms.subtract("anchor", lost)
     saved = Saved({kind: rooms.numbers(kind) for kind in kinds}, others)
     try:
         about = flight.ticket, flight.optimizer, flight.model
@@ -196,12 +201,28 @@ def _adopt(
         raise CheckpointError(str(error)) from error
 
 
-def _mean_change(folder: Path, first: Manifest, number: int, target: Held) -> dict[str, np.ndarray]:
-    """The mean over the old nodes of what their exchange in flight adds, by leaf; float64.
+def _lost_steps(
+    session: Session, folder: Path, first: Manifest, targets: Mapping[int, Held]
+) -> dict[int, dict[str, np.ndarray]]:
+    """The outer steps in flight that another number of nodes drops, by exchange and leaf.
 
-    On another number of nodes the exchange is dropped. The parameters then lie at the mean of the
-    old snapshots, and the outer optimizer's common point is one outer step ahead, by this mean.
+    The restored parameters are the mean of the old nodes', and lie at the mean of their snapshots.
+    The saved common point is one outer step ahead. Node 0 reads, and sends to all.
     """
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for number, target in targets.items():
+        if not (first.flights[number].in_flight and target.versions.rule.needs_anchor):
+            continue
+        with together(session, _WHAT):
+            read = _mean_change(folder, first, number, target) if session.node == 0 else {}
+        sizes = {path: rows.size for path, rows in _Rooms(target).leaves.items()}
+        rooms = {path: read.get(path, np.zeros(size)) for path, size in sizes.items()}
+        found[number] = {path: session.control.broadcast(room) for path, room in rooms.items()}
+    return found
+
+
+def _mean_change(folder: Path, first: Manifest, number: int, target: Held) -> dict[str, np.ndarray]:
+    """The mean over the old nodes of what their exchange in flight adds, by leaf; float64."""
     total: dict[str, np.ndarray] = {}
     ranks = first.ranks_per_node
     for node in range(first.num_nodes):
