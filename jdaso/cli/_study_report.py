@@ -1,11 +1,10 @@
 """``python -m jdaso study report``: the answers of a study, as a page or for other tools."""
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from ..fabric._study.measured import MeasuredLaunch, RowsError, named, read_laun
 from ..fabric._study.verdicts import Verdict, levels_of, verdicts
 from ..report._page import needing_bokeh
 from . import _measured
+from ._writing import writing
 
 FORMATS = ("html", "csv", "json", "osu", "nccl-tests")
 _OF_VERDICTS = {"compare": "fabric", "reference": None, "margin": None}
@@ -121,7 +121,7 @@ def _write_page(arguments: argparse.Namespace, studies: Studies) -> None:
     claimed, judged = _claimed(arguments, studies), _judged(arguments, studies)
     page = make_study_page(_launches(studies), claimed, judged, title)
     output = arguments.output or "study.html"
-    with _writing("--output", output):
+    with writing("--output", output):
         Path(output).write_text(page, encoding="utf-8", errors="replace")
     for name, answered in claimed.items():
         for one in answered:
@@ -217,7 +217,7 @@ def _plot(arguments: argparse.Namespace, studies: Studies) -> None:
         from ..plots import plot_study
 
         judged = _judged(arguments, studies)
-        with _writing("--plots", arguments.plots):
+        with writing("--plots", arguments.plots):
             written = plot_study(_launches(studies), judged, arguments.plots)
     except ImportError as error:
         raise ImportError(
@@ -230,17 +230,5 @@ def _write(text: str, output: str | None) -> None:
     if output is None:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
     else:
-        with _writing("--output", output):
+        with writing("--output", output):
             Path(output).write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _writing(option: str, path: str) -> Iterator[None]:
-    """Raises an error with the remedy if a file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"{error.filename or path} cannot be written: {error.strerror or error}. Free space or "
-            f"choose another place with {option}."
-        ) from error

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, predict_synchronous
 from ..fabric._emulate.cluster import bits_per_second_of
 from . import _hybrid, _measured
+from ._writing import writing
 
 # Typical values, not measured. A node of JUWELS Booster has four links of 200 Gbit/s.
 PRESETS = {
@@ -140,13 +141,12 @@ def _draw(fabric: Fabric, hybrid: Hybrid, path: str) -> None:
 def _writing(option: str, path: str) -> Iterator[None]:
     """Reports an error, or that a picture was written."""
     try:
-        yield
+        with writing(option, path):
+            yield
     except ImportError as error:
         raise ImportError(
             f'{option} needs matplotlib ({error}): pip install "jdaso[plots]".'
         ) from error
-    except OSError as error:
-        raise ValueError(f"{option} cannot write {path}: {error}.") from error
     print(f"plotted: {path}", file=sys.stderr)
 
 

@@ -534,5 +534,5 @@ def test_a_file_that_cannot_be_written_is_told_with_its_remedy(studies, tmp_path
     for option, made in (("--output", "html"), ("--output", "csv"), ("--plots", "csv")):
         assert report(studies[0], "--format", made, option, nowhere) == 2
         told = capsys.readouterr().err
-        assert f"{nowhere} cannot be written: Not a directory. Free space or choose" in told
+        assert f"cannot write {nowhere}: Not a directory. Free space, or choose" in told
         assert f"another place with {option}." in told
