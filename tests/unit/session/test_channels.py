@@ -35,7 +35,7 @@ def test_each_is_opened_once_and_has_a_number():
         kinds = (SMALL, FLOAT32, "a"), (LARGE, FLOAT32, "a"), (SMALL, INT8, "a"), (SMALL, INT8, "b")
         opened = [channels.of(*kind) for kind in kinds]
         assert [channels.of(*kind) for kind in kinds] == opened
-        return [channel._number for channel in opened]
+        return [channel._flights._number for channel in opened]
 
     for outcome in play(world, program):
         assert outcome.error is None and outcome.result == [1, 2, 3, 4]
