@@ -929,10 +929,24 @@ MUTANTS = [
     ),
     Mutant(
         "spread of nodes' means in a variance",
-        "array/_reduce.py",
+        "array/_moments.py",
         "jnp.sum(spreads.real.astype(weights.dtype), 0) + between",
         "jnp.sum(spreads.real.astype(weights.dtype), 0)",
         "tests/unit/array/test_against_numpy.py",
+    ),
+    Mutant(
+        "rows that are left over of those summed side by side",
+        "array/_moments.py",
+        "total = jnp.sum(sums, 0) + jnp.sum(_squared(flat[whole:], about), 0)",
+        "total = jnp.sum(sums, 0)",
+        "tests/unit/array/test_moments.py",
+    ),
+    Mutant(
+        "an operand that is too large to be whole on each node",
+        "array/_passing.py",
+        "or not is_one_piece(x.nbytes):",
+        "or False:",
+        "tests/unit/array/test_movement.py::test_a_block_crosses_each_link_once",
     ),
     Mutant(
         "equal numbers of earlier nodes first",

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 COLUMNS, CLUSTERS, ITERATIONS, BINS, PENALTY = 8, 8, 10, 64, 0.1
-LEAST_SECONDS, MOST_TIMES = 0.05, 50
 
 
 def side(rows: int) -> int:

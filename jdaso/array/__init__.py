@@ -131,6 +131,9 @@ from ._histogram import digitize as digitize
 from ._histogram import histogram as histogram
 from ._histogram import histogram2d as histogram2d
 from ._info import __array_namespace_info__ as __array_namespace_info__
+from ._moments import mean as mean
+from ._moments import std as std
+from ._moments import var as var
 from ._move import balance as balance
 from ._move import resplit as resplit
 from ._percentile import median as median
@@ -144,9 +147,6 @@ from ._reduce import REDUCTIONS as _REDUCTIONS
 from ._reduce import argmax as argmax
 from ._reduce import argmin as argmin
 from ._reduce import count_nonzero as count_nonzero
-from ._reduce import mean as mean
-from ._reduce import std as std
-from ._reduce import var as var
 from ._repeat import broadcast_arrays as broadcast_arrays
 from ._repeat import meshgrid as meshgrid
 from ._repeat import repeat as repeat

@@ -111,7 +111,7 @@ class Connected:
         widths[axis] = sum(counts[: self.node]), sum(counts[self.node + 1 :])
         return self.reduce(jnp.pad(x, widths), "sum")
 
-    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
+    def trade(self, sent: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
         """Sends an array to each node; returns the arrays that they sent here, of these shapes."""
         _refuse_compiled(*sent)
         note(1, sum(one.nbytes for node, one in enumerate(sent) if node != self.node))
@@ -120,7 +120,7 @@ class Connected:
         with self._control.explained():
             request, kept, found = arrays.trade_all(self._comm, host, shapes)
             self._control.wait(request, "move rows between nodes", kept, found, most_pause=0)
-        return [jnp.asarray(one) for one in found]
+        return found
 
     def move(self, x: jax.Array, sent: Ranges, shape: Shape, received: Ranges) -> jax.Array:
         """Sends a part of an array to each node; returns an array of the parts received."""

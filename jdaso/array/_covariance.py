@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from ._array import Array, as_array, of_one_world
 from ._elementwise import sqrt
 from ._layout import Axes, axis_of
+from ._moments import mean, var
 from ._products import matmul
-from ._reduce import REDUCTIONS, mean, type_of_means, var
+from ._reduce import REDUCTIONS, type_of_means
 from ._shape import expand_dims, permute_dims, squeeze
 
 _sum = REDUCTIONS["sum"]

@@ -9,8 +9,9 @@ whole      split      nothing                                          columns
 split      split      blocks of y pass from node to node               rows
 =========  =========  ===============================================  =========
 
-A block is passed on while the distances to it are computed, so that a node holds some rows of two
-blocks at a time, besides its part of the result.
+Rows y of at most 8 MB are gathered by each node, which moves as many bytes. Larger blocks are
+passed on while the distances to them are computed, so that a node holds some rows of two blocks at
+a time, besides its part of the result.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ._elementwise import square
 from ._in_place import written
 from ._layout import ArrayLayout
 from ._move import resplit
-from ._passing import passing
+from ._passing import passing, whole_if_small
 from ._reduce import type_of_means
 from ._varied import varied
 
@@ -43,21 +44,23 @@ def squares(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _added(x: jax.Array, y: jax.Array, add: Callable[..., jax.Array]) -> jax.Array:
-    """Adds columns' differences to the result, several at a time; no digits cancel."""
-    groups = -(-x.shape[1] // TOGETHER)
-    rest = groups * TOGETHER - x.shape[1]
+    """Adds columns' differences to the result, several at a time; no digits cancel.
 
-    def grouped(rows: jax.Array) -> jax.Array:
-        return jnp.pad(rows, ((0, 0), (0, rest))).T.reshape(groups, TOGETHER, len(rows))
+    The last ones are added outside of the loop: what follows then needs no other pass.
+    """
+    looped = max(0, x.shape[1] - 1) // TOGETHER * TOGETHER
+    first, second = x.T, y.T
 
     def step(total: jax.Array, both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        first, second = both
-        for k in range(TOGETHER):
-            total = add(total, jnp.abs(first[k][:, None] - second[k]))
+        for one, other in zip(*both, strict=True):
+            total = add(total, jnp.abs(one[:, None] - other))
         return total, None
 
-    begin = jnp.zeros((len(x), len(y)), x.dtype)
-    return jax.lax.scan(step, begin, (grouped(x), grouped(y)))[0]
+    total = jnp.zeros((len(x), len(y)), x.dtype)
+    if looped:
+        a, b = (one[:looped].reshape(-1, TOGETHER, one.shape[1]) for one in (first, second))
+        total, _ = jax.lax.scan(step, total, (a, b))
+    return step(total, (first[looped:], second[looped:]))[0]
 
 
 @jax.jit
@@ -137,6 +140,7 @@ def _each(x: Any, y: Any, function: Callable[..., jax.Array]) -> Array:
         raise ValueError(f"Rows of {a.shape} and {b.shape} differ in length. Give equal ones.")
     dtype = jnp.result_type(a.dtype, b.dtype)
     a, b = (Array(one.block.astype(dtype), one.layout, one.world) for one in (a, b))
+    b = b if a.split is None else whole_if_small(b)
     shape = (a.shape[0], b.shape[0])
     if a.split is None or b.split is None:
         split = None if a.split == b.split else 0 if b.split is None else 1
@@ -168,6 +172,7 @@ def _lines(x: Any) -> Array:
 
 def passing_by(rows: Array) -> Iterator[tuple[int, jax.Array]]:
     """Yields (the number of the first, rows) for all rows, some at a time; moves like `passing`."""
+    rows = whole_if_small(rows)
     if rows.split is None:
         yield 0, rows.block
         return

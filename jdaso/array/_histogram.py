@@ -239,15 +239,17 @@ def _ends(x: Array) -> tuple[Any, Any]:
     """The smallest and the largest element; NaN if there is one."""
     if x.split is None or isinstance(x.block, Tracer):
         return REDUCTIONS["min"](x), REDUCTIONS["max"](x)
-    own = _least_and_largest(x.block) if x.block.size else jnp.zeros(2, x.dtype)
-    rows = np.asarray(x.world.gather(own[None], (1,) * x.world.nodes))
+    ends = _least_and_largest(x.block) if x.block.size else np.zeros(2, x.dtype)
+    rows = np.asarray(x.world.gather(jnp.asarray(ends[None]), (1,) * x.world.nodes))
     rows = rows[np.array(x.counts) > 0]
     return rows[:, 0].min(), rows[:, 1].max()
 
 
-@jax.jit
-def _least_and_largest(block: jax.Array) -> jax.Array:
-    return jnp.stack([jnp.min(block), jnp.max(block)])
+def _least_and_largest(block: jax.Array) -> np.ndarray:
+    if block.dtype.kind not in "biuf":  # NumPy is slow with bfloat16
+        return np.asarray(jnp.stack([jnp.min(block), jnp.max(block)]))
+    numbers = np.asarray(block)
+    return np.array([numbers.min(), numbers.max()])
 
 
 def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:

@@ -30,6 +30,11 @@ def pieces(rows: int, width: int, *, itemsize: int) -> Iterator[slice]:
         yield slice(begin, min(begin + step, rows))
 
 
+def is_one_piece(nbytes: int) -> bool:
+    """Returns whether an array takes at most the memory of a part, 8 MB."""
+    return nbytes <= PIECE_BYTES
+
+
 def pieces_of(*operands: jax.Array, rows: int, width: int, itemsize: int) -> list[slice]:
     """Returns ranges of rows as `pieces` does; all rows at once in a program that is traced."""
     if any(isinstance(x, Tracer) for x in operands):

@@ -15,9 +15,10 @@ columns    columns    the first's blocks pass from node to node           column
 =========  =========  ==================================================  ========
 
 A block is passed on while the product with it is computed, so that a node holds rows of two at a
-time. A reduction moves 2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of the operand
-that moves. Products of more than 8 MB are computed some rows at a time, and each part is one
-reduction; in a program that is traced all rows are one part.
+time; an operand of at most 8 MB is gathered instead, which moves as many bytes. A reduction moves
+2 n (P - 1) / P bytes of the result, passing on n (P - 1) / P of the operand that moves. Products of
+more than 8 MB are computed some rows at a time, and each part is one reduction; in a program that
+is traced all rows are one part.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ._array import Array, as_array, method, of_one_world
 from ._in_place import add_product, pieces_of, put, written
 from ._layout import ArrayLayout, axis_of
 from ._move import cut, laid, resplit
-from ._passing import passing
+from ._passing import passing, whole_if_small
 from ._reduce import REDUCTIONS
 from ._shape import expand_dims, permute_dims, squeeze
 from ._varied import varied
@@ -67,6 +68,10 @@ def matmul(x1: Any, x2: Any) -> Array:
         raise ValueError(f"matmul of {a.shape} and {b.shape}: the inner sizes differ.")
     if max(a.ndim, b.ndim) > 2:
         return _stacks(a, b)
+    if (_split(a), _split(b)) == (COLUMNS, COLUMNS):
+        a = whole_if_small(a)
+    elif _split(a) == ROWS:
+        b = whole_if_small(b)
     return _PRODUCTS[_split(a), _split(b)](a, b)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +18,8 @@ from ._world import ALONE, World
 Axis = Axes | None
 
 
-def _left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> ArrayLayout:
-    """The layout of a reduction: the split stays if its axis does."""
+def left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> ArrayLayout:
+    """Returns the layout of a reduction: the split stays if its axis does."""
     if keepdims:
         shape = tuple(1 if k in axes else n for k, n in enumerate(x.shape))
     else:
@@ -31,7 +30,8 @@ def _left(x: Array, axes: tuple[int, ...], *, keepdims: bool) -> ArrayLayout:
     return ArrayLayout(shape, axis, x.counts)
 
 
-def _joins(x: Array, axes: tuple[int, ...]) -> bool:
+def joins(x: Array, axes: tuple[int, ...]) -> bool:
+    """Returns whether a reduction over axes joins the nodes' blocks."""
     return x.split is not None and x.split in axes
 
 
@@ -73,10 +73,10 @@ _RULES = {
 def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -> Array:
     x, rule = as_array(x), _RULES[name]
     axes = axes_of(axis, x.ndim)
-    layout = _left(x, axes, keepdims=keepdims)
+    layout = left(x, axes, keepdims=keepdims)
     if name in ("min", "max") and jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{name} of {x.dtype}: complex numbers have no order. Take abs or real.")
-    if not _joins(x, axes):
+    if not joins(x, axes):
         found = rule.local(x.block, axis=axes, keepdims=keepdims, **options)
         return Array(found, layout, x.world)
     if name in ("min", "max") and math.prod(x.shape[k] for k in axes) == 0:
@@ -130,116 +130,11 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {
 """Reductions, by their names in the array API standard."""
 
 
-def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]:
-    """Mean, sum of squared distances from the mean, and their number, over axes that are kept.
-
-    Nodes' means are merged by their counts (Chan, Golub and LeVeque 1983), in one gather.
-    """
-    number = math.prod(x.shape[k] for k in axes)
-    here = math.prod(x.block.shape[k] for k in axes)
-    mean, spread = _local_moments(x.block, axes, float(max(here, 1)))
-    if not number:
-        mean = jnp.full_like(mean, jnp.nan)
-    if not number or not _joins(x, axes):
-        return mean, spread, number
-    both = jnp.stack([mean, spread.astype(mean.dtype)])
-    nodes = x.world.gather(both[None], (1,) * x.world.nodes)
-    return *_merged(nodes[:, 0], nodes[:, 1], _weights(x, spread.dtype), float(number)), number
-
-
-def _mean(x: Array, axes: tuple[int, ...]) -> jax.Array:
-    """The mean over axes that are kept, as `moments` finds it."""
-    here = math.prod(x.block.shape[k] for k in axes)
-    mean = _local_mean(x.block, axes, float(max(here, 1)))
-    if not math.prod(x.shape[k] for k in axes):
-        return jnp.full_like(mean, jnp.nan)
-    if not _joins(x, axes) or x.world.nodes == 1:
-        return mean
-    means = x.world.gather(mean[None], (1,) * x.world.nodes)
-    return _merged_mean(means, _weights(x, mean.real.dtype))
-
-
-def _weights(x: Array, dtype: np.dtype) -> np.ndarray:
-    """Each node's share of the rows, in an axis before those of the array."""
-    shares = np.array(x.counts, float) / sum(x.counts)
-    return shares.astype(dtype).reshape(-1, *(1,) * x.ndim)
-
-
-@jax.jit
-def _merged_mean(means: jax.Array, weights: jax.Array) -> jax.Array:
-    return jnp.sum(weights.astype(means.dtype) * means, 0)
-
-
-@jax.jit
-def _merged(
-    means: jax.Array, spreads: jax.Array, weights: jax.Array, number: Any
-) -> tuple[jax.Array, jax.Array]:
-    """The mean of all nodes, and the sum of squared distances from it."""
-    mean = jnp.sum(weights.astype(means.dtype) * means, 0)
-    between = number * jnp.sum(weights * jnp.abs(means - mean) ** 2, 0)
-    return mean, jnp.sum(spreads.real.astype(weights.dtype), 0) + between
-
-
-@partial(jax.jit, static_argnames="axes")
-def _local_mean(block: jax.Array, axes: tuple[int, ...], number: Any) -> jax.Array:
-    return jnp.sum(block.astype(type_of_means(block.dtype)), axes, keepdims=True) / number
-
-
-@partial(jax.jit, static_argnames="axes")
-def _local_moments(
-    block: jax.Array, axes: tuple[int, ...], number: Any
-) -> tuple[jax.Array, jax.Array]:
-    """Mean and sum of squared distances from the mean of a block; no copy of the block is made."""
-    block = block.astype(type_of_means(block.dtype))
-    mean = jnp.sum(block, axes, keepdims=True) / number
-    return mean, jnp.sum(jnp.abs(block - mean) ** 2, axes, keepdims=True)
-
-
 def type_of_means(dtype: np.dtype) -> np.dtype:
     """Returns the type of means: floats for integers, float32 for narrower floats."""
     if not jnp.issubdtype(dtype, jnp.inexact):
         return jnp.result_type(float)
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
-
-
-def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims: bool) -> Array:
-    """The value of a function of an array and axes; the function keeps these."""
-    x = as_array(x)
-    axes = axes_of(axis, x.ndim)
-    layout = _left(x, axes, keepdims=keepdims)
-    found = value(x, axes)
-    if not keepdims:
-        found = jnp.squeeze(found, axes)
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        found = found.astype(x.dtype)
-    return Array(found, layout, x.world)
-
-
-@method("mean")
-def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """Arithmetic mean over axes (None: all); NaN of no elements. Moves half as much as `var`."""
-    return _of_moments(x, axis, _mean, keepdims=keepdims)
-
-
-@method("var")
-def var(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Variance ``sum |x - mean|² / (n - correction)`` over axes (None: all).
-
-    Moves at most two numbers of each result, in one operation, from each node to each other one.
-    """
-
-    def value(x: Array, axes: tuple[int, ...]) -> jax.Array:
-        _, spread, number = moments(x, axes)
-        return spread / max(number - float(correction), 0.0)
-
-    return _of_moments(x, axis, value, keepdims=keepdims)
-
-
-@method("std")
-def std(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Standard deviation, the root of `var`."""
-    found = var(x, axis=axis, correction=correction, keepdims=keepdims)
-    return Array(jnp.sqrt(found.block), found.layout, found.world)
 
 
 @method("count_nonzero")
@@ -273,11 +168,11 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
     if axis is None:
         return _extreme_of_all(x, keepdims=keepdims, least=least)
     (along,) = axes_of(axis, x.ndim)
-    layout = _left(x, (along,), keepdims=keepdims)
+    layout = left(x, (along,), keepdims=keepdims)
     pick, kind = jnp.argmin if least else jnp.argmax, index_type(x.shape[along])
     if x.shape[along] == 0:
         raise ValueError(f"argmin and argmax need at least one element, got shape {x.shape}.")
-    if not _joins(x, (along,)):
+    if not joins(x, (along,)):
         return Array(pick(x.block, along, keepdims=keepdims).astype(kind), layout, x.world)
     shape = replaced(x.shape, along, 1)
     if x.block.shape[along]:

@@ -128,7 +128,7 @@ def flip(x: Any, axis: Axes | None = None) -> Array:
     sent = [block if k == other else jnp.zeros(nothing, x.dtype) for k in range(nodes)]
     shape = replaced(x.shape, x.split, counts[node])
     found = x.world.trade(sent, [shape if k == other else nothing for k in range(nodes)])
-    return Array(found[other], ArrayLayout(x.shape, x.split, counts), x.world)
+    return Array(jnp.asarray(found[other]), ArrayLayout(x.shape, x.split, counts), x.world)
 
 
 @method("roll")

@@ -165,6 +165,6 @@ def _put(x: Array, places: np.ndarray, layout: ArrayLayout) -> Array:
     columns = []
     for column in (numbers, local.astype(np.int64)):
         parts = x.world.trade([jnp.asarray(column[owner == k]) for k in range(nodes)], shapes)
-        columns.append(np.concatenate([np.asarray(part) for part in parts]))
+        columns.append(np.concatenate(parts))
     block[columns[1]] = columns[0]
     return Array(jnp.asarray(block), layout, x.world)

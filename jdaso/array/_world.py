@@ -48,8 +48,11 @@ class World(Protocol):
         """Returns all nodes' rows of an axis, in the order of nodes."""
         ...
 
-    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
-        """Sends an array to each node; returns the arrays that they sent here, of these shapes."""
+    def trade(self, sent: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
+        """Sends an array to each node; returns those that they sent here, of these shapes.
+
+        The arrays are of NumPy or JAX; what is returned may be memory of the given ones.
+        """
         ...
 
     def move(self, x: jax.Array, sent: Ranges, shape: Shape, received: Ranges) -> jax.Array:
@@ -94,7 +97,7 @@ class Alone:
         """Returns the array."""
         return x
 
-    def trade(self, sent: Sequence[jax.Array], shapes: Sequence[Shape]) -> list[jax.Array]:
+    def trade(self, sent: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
         """Returns the arrays."""
         return list(sent)
 

@@ -56,7 +56,7 @@ class Threads:
         _counting.note(1, sum(one.nbytes for k, one in enumerate(sent) if k != self.node))
         found = [pieces[self.node] for pieces in self._all([np.asarray(one) for one in sent])]
         assert [one.shape for one in found] == [tuple(s) for s in shapes], "pieces of other shapes"
-        return [jnp.asarray(one) for one in found]
+        return found
 
     def move(self, x, sent, shape, received):
         _counting.note(1, sent.elements(x.shape, but=self.node) * x.dtype.itemsize)

@@ -12,19 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._sort import order_of
+from .._sort import numbers_of, order_of
 from .._world import World
 
 
 def ordered(block: jax.Array) -> jax.Array:
     """Returns unsigned integers in the order of a block's numbers."""
     return jnp.asarray(order_of(np.asarray(block)))
-
-
-def _numbers_of(order: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The floats of integers: undoes `order_of`."""
-    top = order.dtype.type(1 << (8 * order.dtype.itemsize - 1))
-    return np.where(order & top, order ^ top, ~order).view(dtype)
 
 
 def medians(
@@ -50,7 +44,7 @@ def medians(
         counts = np.asarray(_not_above(order, labels, middle))
         reached = at.numbers(counts.reshape(-1)).sum(0).reshape(shape) >= wanted
         high, low = np.where(reached, middle, high), np.where(reached, low, middle + 1)
-    lower, upper = _numbers_of(high, dtype)
+    lower, upper = numbers_of(high, dtype)
     return lower + (upper - lower) / 2
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from .._array import Array, as_array
 from .._estimator import Estimator, like_rows, whole
-from .._reduce import agreed, moments, sharers
+from .._moments import moments
+from .._reduce import agreed, sharers
 from ..linalg._tall import triangle
 
 

@@ -13,7 +13,8 @@ from jax.core import Tracer
 
 from .._array import Array
 from .._estimator import Estimator, like_rows, rows_of, targets_of, whole
-from .._reduce import REDUCTIONS, agreed, mean, sharers
+from .._moments import mean
+from .._reduce import REDUCTIONS, agreed, sharers
 from .._varied import varied
 from ._descent import Descent, Problem, Stop, descend, gap
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from .._array import Array
 from .._estimator import Estimator, whole
-from .._reduce import moments
+from .._moments import moments
 
 
 class StandardScaler(Estimator):

@@ -14,6 +14,7 @@ from nights import nightly, rows
 from scipy.spatial import distance
 
 import jdaso.array as ja
+from jdaso.array import _in_place
 from jdaso.array._layout import ArrayLayout
 from jdaso.array._percentile import METHODS_OF_NUMPY
 
@@ -79,7 +80,9 @@ def test_weighted_means(axis):
 @pytest.mark.parametrize(
     "metric", rows(("euclidean", "sqeuclidean", "cityblock", "chebyshev"), day=("euclidean",))
 )
-def test_distances(first, second, metric):
+@pytest.mark.parametrize("piece_bytes", [Y.nbytes, Y.nbytes - 1])
+def test_distances(first, second, metric, piece_bytes, monkeypatch):
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", piece_bytes)
     wanted = distance.cdist(X, Y, metric)
     check(lambda: ja.cdist(split(X, first), split(Y, second), metric), wanted)
     if metric == "euclidean":
@@ -89,14 +92,18 @@ def test_distances(first, second, metric):
         check(lambda: ja.rbf(split(X, first), split(Y, second), sigma=1.5), kernel)
 
 
-def test_distances_move_blocks_while_they_are_computed():
+@pytest.mark.parametrize(("piece_bytes", "calls"), [(Y.nbytes, 1), (Y.nbytes - 1, 2)])
+def test_distances_move_rows_once_to_each_node(piece_bytes, calls, monkeypatch):
+    """Few rows are gathered, more pass from node to node while the distances are computed."""
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", piece_bytes)
+
     def moved():
         with ja.counted() as count:
             ja.cdist(split(X, 0), split(Y, 0))
         return count.calls, count.bytes_sent
 
     found = on_nodes(3, moved)
-    assert [calls for calls, _ in found] == [2, 2, 2]
+    assert [one for one, _ in found] == 3 * [calls]
     assert sum(sent for _, sent in found) == 2 * Y.nbytes
 
 
