@@ -34,12 +34,17 @@ def numbers(*shape: int) -> np.ndarray:
 
 
 def jdaso(rows: int, ranks: int) -> tuple[int, dict[str, Callable[[], Any]]]:
+    import jdaso
+
+    return jdaso.Session().node, tasks_of_jdaso(rows)
+
+
+def tasks_of_jdaso(rows: int) -> dict[str, Callable[[], Any]]:
+    """The tasks, on the nodes of the open session."""
     import jax
 
-    import jdaso
     import jdaso.array as ja
 
-    session = jdaso.Session()
     x, m = numbers(rows, COLUMNS), numbers(side(rows), side(rows))
     x, m, line, few = (ja.asarray(one, split=0) for one in (x, m, x[:, 0], x[: 2 * side(rows)]))
     done = jax.block_until_ready
@@ -49,7 +54,7 @@ def jdaso(rows: int, ranks: int) -> tuple[int, dict[str, Callable[[], Any]]]:
         return done(ja.cluster.KMeans(CLUSTERS, **about).fit(x).labels_)
 
     lasso = ja.linear_model.Lasso(PENALTY, max_iter=ITERATIONS, tol=1e-6)
-    return session.node, {
+    return {
         "mean and std": lambda: done((ja.mean(x, axis=0), ja.std(x, axis=0))),
         "histogram": lambda: done(ja.histogram(line, bins=BINS)),
         "k-means": lambda: clusters(compiled=False),

@@ -46,6 +46,7 @@ def start(system: str, rows: int, ranks: int, folder: str, turns: list[str]) -> 
     command = [*several, bin_folder / "python", PART, system, rows, ranks, folder, *turns]
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    one["NPROC"] = "1"  # XLA's threads, which its flags do not limit in products
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **one}
     return subprocess.Popen(list(map(str, command)), env=environment, start_new_session=True)
 

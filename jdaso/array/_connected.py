@@ -188,6 +188,15 @@ class Connected:
         self._host("gather counts", arrays.gather_all, row, found, (1,) * self.nodes)
         return found
 
+    def sums(self, own: np.ndarray) -> np.ndarray:
+        """Returns the sums of all nodes' whole numbers, ``[n]``, in 64 bits, on the host."""
+        row = np.ascontiguousarray(own, np.int64)
+        found = np.empty_like(row)
+        note(1, 2 * row.nbytes * self._others)
+        self._same(f"add {row.size} counts")
+        self._host("add counts", arrays.reduce_all, row, found, "sum")
+        return found
+
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the texts of all nodes."""
         return self._control.everyone(what, text)

@@ -1,7 +1,7 @@
 """Sorts along the split so that each number moves at most once, and rows end up shared out evenly.
 
 Numbers are mapped to integers of the same order. All nodes search for the integers at which the
-sorted array is cut into equal parts, digit by digit, with one small message per digit; of equal
+sorted array is cut into equal parts, digit by digit, with one small reduction per digit; of equal
 numbers those of earlier nodes come first, so the order is stable. Then each part moves to its node.
 """
 
@@ -65,7 +65,7 @@ def _cuts(line: np.ndarray, begins: np.ndarray, world: World) -> np.ndarray:
         rest = (order(1) << shift) - order(1)
         tops = found[:, None] | (digits << shift) | rest  # the largest number with each digit
         not_above = np.searchsorted(line, numbers_of(tops.ravel(), line.dtype), "right")
-        reached = world.numbers(not_above).sum(0).reshape(tops.shape) >= begins[:, None]
+        reached = world.sums(not_above).reshape(tops.shape) >= begins[:, None]
         found |= digits[reached.argmax(1)] << shift
     numbers = numbers_of(found, line.dtype)
     both = [np.searchsorted(line, numbers, side) for side in ("left", "right")]

@@ -79,6 +79,10 @@ class World(Protocol):
         """Returns the whole numbers of all nodes, ``[nodes, n]``, in 64 bits, on the host."""
         ...
 
+    def sums(self, own: np.ndarray) -> np.ndarray:
+        """Returns the sums of all nodes' whole numbers, ``[n]``, in 64 bits, on the host."""
+        ...
+
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the texts of all nodes."""
         ...
@@ -112,6 +116,10 @@ class Alone:
     def numbers(self, own: np.ndarray) -> np.ndarray:
         """Returns the numbers as one row."""
         return np.asarray(own, np.int64)[None]
+
+    def sums(self, own: np.ndarray) -> np.ndarray:
+        """Returns the numbers."""
+        return np.asarray(own, np.int64)
 
     def texts(self, what: str, text: str) -> list[str]:
         """Returns the text."""

@@ -79,6 +79,6 @@ class KMedians(Groups):
 
 def _moved(order: jax.Array, labels: jax.Array, centers: jax.Array, at: World) -> jax.Array:
     """The medians; a center without rows stays in place."""
-    numbers = at.numbers(np.bincount(np.asarray(labels), minlength=len(centers))).sum(0)
+    numbers = at.sums(np.bincount(np.asarray(labels), minlength=len(centers)))
     found = medians(order, labels, numbers, np.dtype(centers.dtype), at)
     return jnp.where(jnp.asarray(numbers > 0)[:, None], jnp.asarray(found), centers)

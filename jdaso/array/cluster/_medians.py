@@ -33,7 +33,7 @@ def medians(
         dtype: of the rows.
         at: the nodes that share the rows.
 
-    Moves 2 k d integers from each node for each bit of a number: 32 rounds in float32.
+    Moves one reduction of 2 k d integers for each bit of a number: 32 in float32.
     """
     kind = np.dtype(order.dtype)
     wanted = np.stack([(numbers + 1) // 2, numbers // 2 + 1])[:, :, None]  # the two in the middle
@@ -42,7 +42,7 @@ def medians(
     for _ in range(8 * kind.itemsize):
         middle = low + (high - low) // 2
         counts = np.asarray(_not_above(order, labels, middle))
-        reached = at.numbers(counts.reshape(-1)).sum(0).reshape(shape) >= wanted
+        reached = at.sums(counts.reshape(-1)).reshape(shape) >= wanted
         high, low = np.where(reached, middle, high), np.where(reached, low, middle + 1)
     lower, upper = numbers_of(high, dtype)
     return lower + (upper - lower) / 2

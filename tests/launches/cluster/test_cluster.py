@@ -333,6 +333,18 @@ def test_exchanges_alone_are_measured_on_it(tmp_path):
 
 
 @nightly
+def test_arrays_are_scaled_on_it(tmp_path):
+    """Arrays send the bytes that the prediction for more nodes counts with."""
+    quick_benchmark(tmp_path, "arrays_at_scale")
+    rows = json.loads((tmp_path / "arrays_at_scale.json").read_text())["rows"]
+    measured = [row for row in rows if "ms" in row]
+    assert len(measured) == 2 * 8 and max(row["nodes"] for row in rows) == 1024
+    for row in measured:
+        assert row["bytes / predicted"] == pytest.approx(1, rel=0.02), row
+        assert 0 <= row["between"] < row["ms"] and row["predicted"] > 0, row
+
+
+@nightly
 def test_a_study_finds_a_link_that_is_slower(tmp_path):
     """Both of two runs find the link: a fifth off the rate is over a quarter of the time."""
     flags = ["--parts", "slower", "--replicates", "4"]
