@@ -113,7 +113,7 @@ def measure(totals: Sequence[int], rounds: int, alone: bool) -> tuple[int, dict[
 
 
 def work(task: str, rows: int) -> float:
-    """What a task computes on all nodes together, in any unit."""
+    """The amount that a task computes on all nodes together, in any unit."""
     return side(rows) ** 3 if task == "matmul" else rows
 
 
