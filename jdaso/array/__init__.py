@@ -136,6 +136,7 @@ from ._moments import std as std
 from ._moments import var as var
 from ._move import balance as balance
 from ._move import resplit as resplit
+from ._pad import pad as pad
 from ._percentile import median as median
 from ._percentile import percentile as percentile
 from ._percentile import quantile as quantile
