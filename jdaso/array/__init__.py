@@ -149,6 +149,7 @@ from ._reduce import argmin as argmin
 from ._reduce import count_nonzero as count_nonzero
 from ._repeat import broadcast_arrays as broadcast_arrays
 from ._repeat import meshgrid as meshgrid
+from ._repeat import pad as pad
 from ._repeat import repeat as repeat
 from ._repeat import tile as tile
 from ._repeat import unstack as unstack

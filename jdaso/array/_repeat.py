@@ -75,6 +75,66 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
     return take_rows(wide, axis, np.tile(np.arange(x.shape[axis]), times[axis]))
 
 
+@method("pad")
+def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Array:
+    """The array with more elements in front of and behind each axis, like `numpy.pad`.
+
+    Args:
+        x: the array.
+        pad_width: numbers of elements, the same on all nodes: one, ``(before, after)``, or one such
+            pair for each axis.
+        mode: "constant", or "edge", "reflect", "symmetric" or "wrap", which repeat elements.
+        constant_values: the new elements of "constant", given like `pad_width`.
+
+    Moves nothing: the first node with rows holds what is in front of the split, the last one what
+    is behind. Other modes than "constant" move along the split the rows that are then on another
+    node.
+
+    Raises:
+        ValueError: a width is negative, there is no such mode, or an empty axis has nothing to
+            repeat.
+    """
+    x = as_array(x)
+    widths = [tuple(map(int, one)) for one in np.broadcast_to(pad_width, (x.ndim, 2))]
+    if mode not in ("constant", *REPEATING) or any(min(one) < 0 for one in widths):
+        raise ValueError(
+            f"pad takes widths of at least 0 and a mode of constant, {', '.join(REPEATING)}; got "
+            f"{pad_width} and {mode!r}."
+        )
+    if mode == "constant":
+        return _with_constants(x, widths, constant_values)
+    for axis, width in enumerate(widths):
+        places = np.pad(np.arange(x.shape[axis]), width, mode)  # pyright: ignore
+        if width == (0, 0):
+            continue
+        if axis == x.split:
+            x = take_rows(x, axis, places)
+        else:
+            layout = ArrayLayout(replaced(x.shape, axis, len(places)), x.split, x.counts)
+            x = Array(jnp.take(x.block, jnp.asarray(places), axis), layout, x.world)
+    return x
+
+
+REPEATING = "edge", "reflect", "symmetric", "wrap"
+"""Modes of `pad` that repeat elements of the array."""
+
+
+def _with_constants(x: Array, widths: list[tuple[int, int]], values: Any) -> Array:
+    shape = tuple(n + before + after for n, (before, after) in zip(x.shape, widths, strict=True))
+    values = np.broadcast_to(values, (x.ndim, 2))
+    if x.split is None:
+        block = jnp.pad(x.block, widths, constant_values=values.tolist()) if x.ndim else x.block
+        return Array(block, ArrayLayout(shape), x.world)
+    counts, own = list(x.counts), list(widths)
+    (before, after), node = widths[x.split], x.world.node
+    held = [k for k, count in enumerate(counts) if count] or [0]
+    counts[held[0]] += before
+    counts[held[-1]] += after
+    own[x.split] = before * (node == held[0]), after * (node == held[-1])
+    block = jnp.pad(x.block, own, constant_values=values.tolist())
+    return Array(block, ArrayLayout(shape, x.split, tuple(counts)), x.world)
+
+
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:
     """Coordinates of a grid, from those of each axis.
 

@@ -73,6 +73,38 @@ def test_repeated_and_taken_apart(nodes, axis):
 
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("width", [2, (0, 3), ((1, 0), (2, 5))])
+def test_padded(nodes, axis, width):
+    for mode in ("edge", "reflect", "symmetric", "wrap"):
+        check(nodes, lambda m=mode: ja.pad(split(A, axis), width, m), np.pad(A, width, mode))
+    for value in (0, (1.5, -2), ((1, 2), (3, 4))):
+        expected = np.pad(A, width, constant_values=value)
+        check(nodes, lambda v=value: ja.pad(split(A, axis), width, constant_values=v), expected)
+
+
+def test_constants_stay_on_the_nodes_at_the_ends():
+    def run():
+        empty, few = ja.zeros((0, 2), split=0), split(A)[:2]
+        with ja.counted() as count:
+            padded = ja.pad(few, ((1, 2), (0, 0))), ja.pad(empty, ((1, 2), (0, 0)))
+        return count.calls, [x.counts for x in padded]
+
+    for found in on_nodes(3, run):
+        assert found == (0, [(5, 0, 0), (3, 0, 0)])
+    assert ja.pad(5.0, 2).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("x", "width", "mode", "words"),
+    [(A, -1, "edge", "at least 0"), (A, 1, "mean", "mode"), (A[:0], 1, "edge", "empty axis")],
+)
+def test_what_cannot_be_padded(x, width, mode, words):
+    with pytest.raises(ValueError, match=words):
+        ja.pad(x, width, mode)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("axis", AXES)
 def test_taken_and_found(nodes, axis):
     check(nodes, lambda: ja.take(split(A, axis), split([6, 0, 6]), axis=0), A[[6, 0, 6]])
     for along in (0, 1):
