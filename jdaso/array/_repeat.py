@@ -95,7 +95,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
             repeat.
     """
     x = as_array(x)
-    widths = [tuple(map(int, one)) for one in np.broadcast_to(pad_width, (x.ndim, 2))]
+    widths = [(int(a), int(b)) for a, b in np.broadcast_to(pad_width, (x.ndim, 2))]
     if mode not in ("constant", *REPEATING) or any(min(one) < 0 for one in widths):
         raise ValueError(
             f"pad takes widths of at least 0 and a mode of constant, {', '.join(REPEATING)}; got "
