@@ -37,6 +37,7 @@ def histogram(
 
     Raises:
         ValueError: the range is not finite or decreases, or weights have another shape.
+        TypeError: the numbers are complex.
 
     Moves: two numbers from each node for a range that is not given, and one sum of the counts.
     """
@@ -54,10 +55,19 @@ def histogram(
     return first, second
 
 
+def _real(x: Any) -> Array:
+    """An array of numbers that have an order."""
+    x = as_array(x)
+    if x.dtype.kind == "c":
+        raise TypeError(f"Bins of {x.dtype}: complex numbers have no order. Take abs or real.")
+    return x
+
+
 def _weighed(x: Any, weights: Any) -> tuple[Array, jax.Array | None]:
     """An array, and the weights of its block."""
+    x = _real(x)
     if weights is None:
-        return as_array(x), None
+        return x, None
     x, weights = of_one_world(x, weights)
     if weights.shape != x.shape:
         raise ValueError(f"weights have shape {weights.shape}, the array {x.shape}.")
@@ -169,11 +179,12 @@ def histogram2d(
     Raises:
         ValueError: the arrays differ in shape or do not have one axis, or a range is not finite or
             decreases.
+        TypeError: the numbers are complex.
 
     Moves: two numbers from each node for each range that is not given, and one sum of the counts.
     """
     x, weighed = _weighed(x, weights)
-    x, y = of_one_world(x, y)
+    x, y = of_one_world(x, _real(y))
     if x.ndim != 1 or x.shape != y.shape:
         raise ValueError(f"histogram2d takes two lines of one length, got {x.shape}, {y.shape}.")
     x = laid(x, y.layout) if x.split is None and weighed is None else x
@@ -207,11 +218,12 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
 
     Raises:
         ValueError: the edges neither rise nor fall.
+        TypeError: the numbers are complex.
     """
     edges, steps = jnp.asarray(bins), np.diff(np.asarray(bins, float))
     if not ((steps >= 0).all() or (steps <= 0).all()):
         raise ValueError(f"The edges of bins must rise or fall, got {bins}.")
-    return elementwise(lambda block: jnp.digitize(block, edges, right=right), as_array(x))
+    return elementwise(lambda block: jnp.digitize(block, edges, right=right), _real(x))
 
 
 def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray:
@@ -257,6 +269,7 @@ def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
 
     Raises:
         ValueError: a value is negative, or weights have another shape.
+        TypeError: the numbers are complex.
 
     Moves: two numbers from each node, the smallest and the largest, and one sum of the counts.
     """

@@ -55,6 +55,8 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
 
 
 def _with_constants(x: Array, widths: np.ndarray, values: np.ndarray) -> Array:
+    if not x.ndim:
+        return x
     shape = tuple(int(n + new) for n, new in zip(x.shape, widths.sum(1), strict=True))
     counts = np.array(x.counts)
     if x.split is not None:

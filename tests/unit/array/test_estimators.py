@@ -351,6 +351,15 @@ def test_spectral_clustering(nodes):
         assert same_groups(found["labels"], y)
 
 
+@pytest.mark.parametrize("nodes", rows((1, 2, 3), day=(2,)))
+def test_spectral_clustering_of_flowers(nodes):
+    x = preprocessing.StandardScaler().fit_transform(data("iris")[0])
+    theirs = cluster.SpectralClustering(3, gamma=0.25, random_state=0).fit(x)
+    fit = lambda: ja.cluster.SpectralClustering(3, gamma=0.25).fit(split(x))  # noqa: E731
+    for found in each(nodes, lambda: dict(labels=fit().labels_)):
+        assert same_groups(found["labels"], theirs.labels_)
+
+
 def test_equal_distances_have_one_order_on_all_nodes():
     """Blocks pass in another order on each node; the query is whole on each."""
     rows, query = np.array([[0.0], [2.0]], np.float32), np.array([[1.0]], np.float32)

@@ -55,6 +55,10 @@ def test_constants_move_nothing():
     assert on_nodes(2, run) == 2 * [(0, (7, 3))]
 
 
+def test_a_number_has_no_ends():
+    assert ja.pad(5.0, 2).shape == ja.pad(5.0, 2, "edge").shape == np.pad(5.0, 2).shape == ()
+
+
 def test_it_has_a_slope():
     def loss(x):
         return ja.sum(ja.pad(ja.asarray(x), 1, constant_values=9.0) ** 2).block

@@ -37,6 +37,9 @@ REFUSED = {
     "range of NaN": (lambda: ja.histogram(s([1.0, 2, NAN])), ValueError, "must be finite"),
     "max of complex": (lambda: ja.max(s([1j, 2, 3])), TypeError, "complex numbers have no order"),
     "sort of complex": (lambda: ja.sort(s([1j, 2, 3])), TypeError, "complex numbers have no order"),
+    "bins of complex": (lambda: ja.histogram(s([1j, 2, 3])), TypeError, "no order. Take abs"),
+    "box of complex": (lambda: ja.histogram2d(s([1.0]), s([1j])), TypeError, "no order. Take abs"),
+    "bin of complex": (lambda: ja.digitize(s([1j, 2, 3]), [0.0]), TypeError, "no order. Take abs"),
     "bincount": (lambda: ja.bincount(s([1, -2, 3])), ValueError, "got -2"),
 }  # fmt: skip
 
