@@ -13,8 +13,8 @@ Of each task the table has
   of the algorithms (a tree for reductions and gathers, P - 1 for what passes from node to node, one
   more tree for the comparison of calls). Alpha is that of an operation of one number on the same
   hosts. *bytes / predicted*: those that were counted.
-- *speedup*: one node's time with all rows over that of P nodes; weak: times P. A `resplit` has
-  none, since one node does nothing.
+- *speedup*: one node's time with all rows over that of P nodes; weak: times as much as the work
+  has grown, which is P, and P^1.5 for products. A `resplit` has none, since one node does nothing.
 
 Hosts beyond the number of cores share them, and take longer than predicted. Needs root, iproute2
 and MPICH.
@@ -206,7 +206,7 @@ def table(rows: int, hosts: list[int], gigabits: list[float], rounds: int) -> li
     lines = []
     for rate in gigabits:
         found = {p: launch(p, rate, [rows, rows * p], rounds) for p in hosts}
-        alpha = harness.median([x["call"] / 2 / math.log2(p) for p, x in found.items()])
+        alpha = harness.median([x["call"] / 2 / math.ceil(math.log2(p)) for p, x in found.items()])
         strong = {p: [one for one in x["tasks"] if one["rows"] == rows] for p, x in found.items()}
         model = Model(alone, strong, alpha, rate)
         print(f"{rate:g} Gbit/s: a round of messages takes {1e6 * alpha:.0f} us", flush=True)

@@ -58,7 +58,8 @@ def _added(x: jax.Array, y: jax.Array, add: Callable[..., jax.Array]) -> jax.Arr
 
     total = jnp.zeros((len(x), len(y)), x.dtype)
     if looped:
-        a, b = (one[:looped].reshape(-1, TOGETHER, one.shape[1]) for one in (first, second))
+        groups = looped // TOGETHER, TOGETHER
+        a, b = (one[:looped].reshape(*groups, one.shape[1]) for one in (first, second))
         total, _ = jax.lax.scan(step, total, (a, b))
     return step(total, (first[looped:], second[looped:]))[0]
 

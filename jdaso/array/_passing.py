@@ -55,8 +55,9 @@ def passing(x: Array) -> Iterator[Passed]:
 def whole_if_small(x: Array) -> Array:
     """Returns the array whole on each node if it takes at most 8 MB, else as it is.
 
-    Each node sends what it would pass on in a ring, in one message, and computes once. A program
-    that is traced gathers by a sum, of twice the bytes, so there blocks pass.
+    Each node sends what it would pass on in a ring, in one message, and computes once. An array
+    that is traced would be gathered by a sum, of twice the bytes, so its blocks pass; a constant of
+    a program is gathered while the program is traced.
     """
     if isinstance(x.block, Tracer) or not is_one_piece(x.nbytes):
         return x

@@ -117,10 +117,13 @@ def _sorted_by_place(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if order.itemsize > 4 or len(order) >> 32:
         by = np.argsort(order, kind="stable")
         return order[by], by
-    both = order.astype(np.uint64) << np.uint64(32) | np.arange(len(order), dtype=np.uint64)
+    both = order.astype(np.uint64)
+    both <<= np.uint64(32)
+    both |= np.arange(len(order), dtype=np.uint32)
     both.sort()
-    places = both & np.uint64(0xFFFFFFFF)
-    return (both >> np.uint64(32)).astype(order.dtype), places.astype(np.int64)
+    found = (both >> np.uint64(32)).astype(order.dtype)
+    both &= np.uint64(0xFFFFFFFF)
+    return found, both.view(np.int64)
 
 
 def sorted_with_places(x: Array) -> tuple[Array, Array]:

@@ -1,11 +1,14 @@
 """Sorting, percentiles, different elements and running sums, against NumPy."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from array_nodes import on_nodes
 from nights import rows
 
 import jdaso.array as ja
+from jdaso.array import _sort
 
 RNG = np.random.default_rng(0)
 LINES = {
@@ -79,3 +82,20 @@ def test_along_an_axis(nodes, axis):
     percents = [0, 25, 50, 99.5, 100]
     check(nodes, lambda: ja.percentile(split(), percents), np.percentile(A, percents), **near)
     check(nodes, lambda: ja.median(split()), np.median(A), **near)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint32])
+def test_integers_are_sorted_with_their_places_in_little_memory(kind):
+    """Beside the result of 12 bytes a number, another 8 are taken."""
+    order = np.random.default_rng(0).integers(0, 200, 100_000).astype(kind)
+    tracemalloc.start()
+    try:
+        found, places = _sort._sorted_by_place(order)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 21 * len(order)
+    wanted = np.argsort(order, kind="stable")
+    assert (found.dtype, places.dtype) == (order.dtype, wanted.dtype)
+    np.testing.assert_array_equal(found, order[wanted])
+    np.testing.assert_array_equal(places, wanted)

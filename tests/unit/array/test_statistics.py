@@ -107,6 +107,18 @@ def test_distances_move_rows_once_to_each_node(piece_bytes, calls, monkeypatch):
     assert sum(sent for _, sent in found) == 2 * Y.nbytes
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "chebyshev"])
+@pytest.mark.parametrize("piece_bytes", [1 << 23, 40])
+def test_distances_of_fewer_rows_than_nodes(metric, piece_bytes, monkeypatch):
+    """Nodes without rows have some columns' differences in a loop, as the others have."""
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", piece_bytes)
+    one, two = np.ones((1, 20), np.float32), np.zeros((2, 20), np.float32)
+    for first, second in ((one, two), (two, one), (one, one[:0])):
+        wanted = distance.cdist(first, second, metric)
+        check(lambda: ja.cdist(split(first, 0), split(second, 0), metric), wanted)  # noqa: B023
+        check(lambda: ja.cdist(first, split(second, 0), metric), wanted)  # noqa: B023
+
+
 def test_distances_of_near_rows_far_from_the_origin_keep_their_digits():
     far = np.float32(1e4) + np.arange(4, dtype=np.float32)[:, None] / 64
     check(lambda: ja.cdist(split(far, 0)), np.abs(far - far.T), rtol=1e-6, atol=0)
