@@ -290,6 +290,8 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--totals", type=int, nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if min(given.hosts) < 2:
+        parser.error(f"--hosts must be 2 or more, got {given.hosts}: one node is measured anyway.")
     if harness.is_rank():
         node, found = measure(given.totals, given.rounds, given.alone)
         if node == 0:

@@ -258,7 +258,8 @@ def _ends(x: Array) -> tuple[Any, Any]:
 
 
 def _least_and_largest(block: jax.Array) -> np.ndarray:
-    if block.dtype.kind not in "biuf":  # NumPy is slow with bfloat16
+    on_host = all(device.platform == "cpu" for device in block.devices())
+    if not on_host or block.dtype.kind not in "biuf":  # NumPy is slow with bfloat16
         return np.asarray(jnp.stack([jnp.min(block), jnp.max(block)]))
     numbers = np.asarray(block)
     return np.array([numbers.min(), numbers.max()])
