@@ -41,6 +41,12 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     if not arrays:
         whole = as_array(function(*operands))
         return whole
+    first = arrays[0]
+    if len(arrays) == len(operands) and all(_alike(x, first) for x in arrays[1:]):
+        blocks = [x.block for x in arrays]
+        block = function(*blocks)
+        found = block if 0 not in block.shape else beside(block, *blocks)
+        return Array(found, first.layout, first.world)
     shape = np.broadcast_shapes(
         *(np.shape(x) if not isinstance(x, Array) else x.shape for x in operands)
     )
@@ -49,6 +55,11 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     pieces = [piece(x, layout, at) for x in operands]
     block = function(*pieces)
     return Array(block if block.size else beside(block, *pieces), layout, at)
+
+
+def _alike(x: Array, y: Array) -> bool:
+    """Returns whether two arrays have one layout, on the same nodes."""
+    return x.world is y.world and (x.layout is y.layout or x.layout == y.layout)
 
 
 def _layout_of(arrays: Sequence[Array], shape: tuple[int, ...]) -> ArrayLayout:

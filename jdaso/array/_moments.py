@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,18 +34,6 @@ def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]
     return *_merged(nodes, _weights(x, spread.dtype), float(number)), number
 
 
-def _mean(x: Array, axes: tuple[int, ...]) -> jax.Array:
-    """The mean over axes that are kept, as `moments` finds it."""
-    here = math.prod(x.block.shape[k] for k in axes)
-    mean = _local_mean(x.block, axes, float(max(here, 1)))
-    if not math.prod(x.shape[k] for k in axes):
-        return jnp.full_like(mean, jnp.nan)
-    if not joins(x, axes) or x.world.nodes == 1:
-        return mean
-    nodes = x.world.gather(_as_row(mean), (1,) * x.world.nodes)
-    return _merged_mean(nodes, _weights(x, mean.real.dtype))
-
-
 def _weights(x: Array, dtype: np.dtype) -> np.ndarray:
     """Each node's share of the rows, in an axis before those of the array."""
     shares = np.array(x.counts, float) / sum(x.counts)
@@ -57,12 +44,6 @@ def _weights(x: Array, dtype: np.dtype) -> np.ndarray:
 def _as_row(mean: jax.Array, *others: jax.Array) -> jax.Array:
     """A node's numbers as a row of what is gathered, ``[1, n, ...]``, in the type of the mean."""
     return jnp.stack([mean, *(one.astype(mean.dtype) for one in others)])[None]
-
-
-@jax.jit
-def _merged_mean(nodes: jax.Array, weights: jax.Array) -> jax.Array:
-    means = nodes[:, 0]
-    return jnp.sum(weights.astype(means.dtype) * means, 0)
 
 
 @jax.jit
@@ -113,23 +94,63 @@ def _squared(x: jax.Array, about: jax.Array | None) -> jax.Array:
     return x if about is None else jnp.abs(x - about) ** 2
 
 
-def _of_moments(x: Any, axis: Axis, value: Callable[..., jax.Array], *, keepdims: bool) -> Array:
-    """The value of a function of an array and axes; the function keeps these."""
+class _Form(NamedTuple):
+    """The axes of a result, and its type; None: the type of the moments."""
+
+    axes: tuple[int, ...]
+    keepdims: bool
+    dtype: np.dtype | None
+
+    def of(self, found: jax.Array) -> jax.Array:
+        """Returns moments, whose axes are all there, in this form."""
+        found = found if self.keepdims else jnp.squeeze(found, self.axes)
+        return found if self.dtype is None else found.astype(self.dtype)
+
+
+@partial(jax.jit, static_argnames="form")
+def _own_mean(block: jax.Array, number: Any, *, form: _Form) -> jax.Array:
+    return form.of(_local_mean(block, form.axes, number))
+
+
+@partial(jax.jit, static_argnames="form")
+def _merged_mean(nodes: jax.Array, weights: jax.Array, *, form: _Form) -> jax.Array:
+    means = nodes[:, 0]
+    return form.of(jnp.sum(weights.astype(means.dtype) * means, 0))
+
+
+@partial(jax.jit, static_argnames=("form", "root"))
+def _own_variance(
+    block: jax.Array, number: Any, divisor: Any, *, form: _Form, root: bool
+) -> jax.Array:
+    _, spread = _local_moments(block, form.axes, number)
+    return _variance(spread, divisor, form=form, root=root)
+
+
+@partial(jax.jit, static_argnames=("form", "root"))
+def _variance(spread: jax.Array, divisor: Any, *, form: _Form, root: bool) -> jax.Array:
+    return form.of(jnp.sqrt(spread / divisor) if root else spread / divisor)
+
+
+def _asked(x: Any, axis: Axis, *, keepdims: bool) -> tuple[Array, _Form, int]:
+    """An array, the form of its moments, and the number of elements of each."""
     x = as_array(x)
     axes = axes_of(axis, x.ndim)
-    layout = left(x, axes, keepdims=keepdims)
-    found = value(x, axes)
-    if not keepdims:
-        found = jnp.squeeze(found, axes)
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        found = found.astype(x.dtype)
-    return Array(found, layout, x.world)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else None
+    return x, _Form(axes, keepdims, dtype), math.prod(x.shape[k] for k in axes)
 
 
 @method("mean")
 def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Arithmetic mean over axes (None: all); NaN of no elements. Moves half as much as `var`."""
-    return _of_moments(x, axis, _mean, keepdims=keepdims)
+    x, form, number = _asked(x, axis, keepdims=keepdims)
+    if number and joins(x, form.axes):
+        here = math.prod(x.block.shape[k] for k in form.axes)
+        row = _as_row(_local_mean(x.block, form.axes, float(max(here, 1))))
+        nodes = x.world.gather(row, (1,) * x.world.nodes)
+        found = _merged_mean(nodes, _weights(x, row.real.dtype), form=form)
+    else:
+        found = _own_mean(x.block, float(number), form=form)
+    return Array(found, left(x, form.axes, keepdims=keepdims), x.world)
 
 
 @method("var")
@@ -138,16 +159,21 @@ def var(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = 
 
     Moves at most two numbers of each result, in one operation, from each node to each other one.
     """
-
-    def value(x: Array, axes: tuple[int, ...]) -> jax.Array:
-        _, spread, number = moments(x, axes)
-        return spread / max(number - float(correction), 0.0)
-
-    return _of_moments(x, axis, value, keepdims=keepdims)
+    return _variances(x, axis, float(correction), keepdims=keepdims, root=False)
 
 
 @method("std")
 def std(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
     """Standard deviation, the root of `var`."""
-    found = var(x, axis=axis, correction=correction, keepdims=keepdims)
-    return Array(jnp.sqrt(found.block), found.layout, found.world)
+    return _variances(x, axis, float(correction), keepdims=keepdims, root=True)
+
+
+def _variances(x: Any, axis: Axis, correction: float, *, keepdims: bool, root: bool) -> Array:
+    x, form, number = _asked(x, axis, keepdims=keepdims)
+    divisor = max(number - correction, 0.0)
+    if number and joins(x, form.axes):
+        _, spread, _ = moments(x, form.axes)
+        found = _variance(spread, divisor, form=form, root=root)
+    else:
+        found = _own_variance(x.block, float(number), divisor, form=form, root=root)
+    return Array(found, left(x, form.axes, keepdims=keepdims), x.world)

@@ -77,7 +77,8 @@ def _reduced(name: str, x: Any, axis: Axis, *, keepdims: bool, **options: Any) -
     if name in ("min", "max") and jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{name} of {x.dtype}: complex numbers have no order. Take abs or real.")
     if not joins(x, axes):
-        found = rule.local(x.block, axis=axes, keepdims=keepdims, **options)
+        along = axes if axis is not None else None  # JAX starts a reduction of all axes faster
+        found = rule.local(x.block, axis=along, keepdims=keepdims, **options)
         return Array(found, layout, x.world)
     if name in ("min", "max") and math.prod(x.shape[k] for k in axes) == 0:
         raise ValueError(f"{name} of no elements: the shape is {x.shape}. Give at least one.")

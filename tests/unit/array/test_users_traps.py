@@ -55,9 +55,9 @@ def test_1389_a_percentile_moves_two_rows_more_than_a_sort():
 
 
 @nightly
-@pytest.mark.parametrize("name", ["sum", "exp"])
+@pytest.mark.parametrize("name", ["sum", "exp", "mean", "std"])
 def test_789_one_node_takes_about_the_time_of_jax(name):
-    """A block of 4 MB: 1.1 to 1.24 times, measured beside other work. Means take longer."""
+    """A block of 4 MB: 1.0 to 1.2 times, measured beside other work."""
     block = jnp.ones((2048, 512))
     x = ja.asarray(block)
 
