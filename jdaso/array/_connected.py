@@ -201,7 +201,7 @@ class Connected:
         """Returns the texts of all nodes."""
         return self._control.everyone(what, text)
 
-    def _same(self, call: str, *given: jax.Array) -> None:
+    def _same(self, call: str, *given: Any) -> None:
         """Raises on all nodes unless all make the same call.
 
         Otherwise an operation would hang, or mix the data of two calls. All nodes get the same
