@@ -942,6 +942,13 @@ MUTANTS = [
         "tests/unit/array/test_moments.py",
     ),
     Mutant(
+        "the best of the rows that are drawn for a first center",
+        "array/cluster/_groups.py",
+        "best = int(np.argmin(_sums(found, world)))",
+        "best = 0",
+        "tests/unit/array/test_estimators.py::test_first_centers_are_as_good_as_scikit_learns",
+    ),
+    Mutant(
         "an operand that is too large to be whole on each node",
         "array/_passing.py",
         "or not is_one_piece(x.nbytes):",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -81,29 +82,42 @@ def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Dista
 def plus_plus(x: Array, clusters: int, seed: int, distances: Distances) -> jax.Array:
     """Chooses rows as first centers, each with a probability proportional to its distance.
 
-    Each choice moves P numbers and one row; all nodes draw the same random numbers.
+    Of 2 + log(k) rows that are drawn for a center, the one is taken that leaves the least sum of
+    distances, as scikit-learn does. Each choice moves P numbers, and as many rows and numbers as
+    are drawn; all nodes draw the same random numbers.
+
+    Reference: Arthur and Vassilvitskii (2007), k-means++, SODA.
     """
-    world = sharers(x)
-    draws = np.random.default_rng(seed).random(clusters)
-    weights = jnp.ones(x.block.shape[0], x.dtype)
+    world, several = sharers(x), 2 + int(math.log(clusters))
+    draws = np.random.default_rng(seed).random((clusters, several))
+    weights = jnp.ones((x.block.shape[0], 1), x.dtype)
     chosen: list[jax.Array] = []
-    for draw in draws:
-        chosen.append(_drawn(x, world, weights, draw))
-        last = distances(x.block, chosen[-1][None])[:, 0]
-        weights = last if len(chosen) == 1 else jnp.minimum(weights, last)
+    for some in draws:
+        rows = _drawn(x, world, weights[:, 0], some if chosen else some[:1])
+        found = distances(x.block, rows)
+        found = jnp.minimum(weights, found) if chosen else found
+        best = int(np.argmin(_sums(found, world)))
+        chosen.append(rows[best])
+        weights = found[:, best : best + 1]
     return jnp.stack(chosen)
 
 
-def _drawn(x: Array, world: World, weights: jax.Array, draw: float) -> jax.Array:
-    """The row at which the running sum of all nodes' weights passes a share of their total."""
+def _sums(columns: jax.Array, world: World) -> np.ndarray:
+    """Sums of columns over all nodes, the same to the last bit on all of them."""
+    nodes = world.gather(jnp.sum(columns, 0)[None], (1,) * world.nodes)
+    return np.asarray(nodes, float).sum(0)
+
+
+def _drawn(x: Array, world: World, weights: jax.Array, draws: np.ndarray) -> jax.Array:
+    """Rows at which the running sum of all nodes' weights passes shares of their total."""
     sums = np.asarray(world.gather(jnp.sum(weights)[None], (1,) * world.nodes), float)
     ends = np.cumsum(sums)
-    owner = min(int(np.searchsorted(ends, draw * ends[-1], side="right")), len(ends) - 1)
+    owners = np.searchsorted(ends, draws * ends[-1], side="right").clip(max=len(ends) - 1)
     if not ends[-1]:  # all distances are 0: any row will do
-        owner = next(k for k, count in enumerate(x.counts or (1,)) if count)
-    row = jnp.zeros(x.shape[1], x.dtype)
-    if owner == world.node and x.block.shape[0]:
-        left = draw * ends[-1] - (ends[owner] - sums[owner])
-        place = int(jnp.searchsorted(jnp.cumsum(weights), left, side="right"))
-        row = x.block[min(place, x.block.shape[0] - 1)]
-    return world.reduce(row, "sum")
+        owners[:] = next(k for k, count in enumerate(x.counts or (1,)) if count)
+    rows = np.zeros((len(draws), x.shape[1]), x.dtype)
+    if mine := np.flatnonzero(owners == world.node).tolist() if x.block.shape[0] else []:
+        left = draws[mine] * ends[-1] - (ends[world.node] - sums[world.node])
+        places = jnp.searchsorted(jnp.cumsum(weights), jnp.asarray(left), side="right")
+        rows[mine] = np.asarray(x.block[jnp.minimum(places, x.block.shape[0] - 1)])
+    return world.reduce(jnp.asarray(rows), "sum")

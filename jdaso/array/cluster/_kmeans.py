@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._array import Array
+from .._distances import euclidean
 from .._estimator import like_rows, whole
 from .._reduce import sharers
 from .._world import World
@@ -201,6 +202,21 @@ class KMeans(Groups):
         found = run(x.block, offset, state, tolerance, world=world, most=self.max_iter)
         last = _shares(x.block, offset, found.centers)[-1, 0]
         return found, float(world.reduce(last, "sum"))
+
+    def transform(self, x: Any) -> Array:
+        """Returns the distances of rows to the centers, ``[n, k]``. Nothing moves."""
+        x = self._more_rows(x)
+        return like_rows(euclidean(x.block, self.cluster_centers_.block), x)
+
+    def score(self, x: Any, y: Any = None) -> float:
+        """Returns the sum of squared distances to the nearest centers, times -1; y is ignored.
+
+        Moves one number from each node.
+        """
+        x, centers = self._more_rows(x), self.cluster_centers_.block
+        offset = jnp.mean(centers, 0)
+        own = _shares(x.block, offset, centers - offset)[-1, 0]
+        return -float(sharers(x).reduce(own, "sum"))
 
     def predict(self, x: Any) -> Array:
         """Returns the index of the nearest center of each row. Nothing moves."""

@@ -388,6 +388,38 @@ def test_few_corners_of_a_graph():
     assert first == second != third
 
 
+def test_first_centers_are_as_good_as_scikit_learns():
+    """Of 16 groups, a start from one row for each center joins two groups in most runs."""
+    x = datasets.make_blobs(800, 4, centers=16, cluster_std=0.3, random_state=0)[0]
+    x = x.astype(np.float32)
+
+    def ours():
+        fits = [ja.cluster.KMeans(16, random_state=seed).fit(split(x)) for seed in range(6)]
+        return [fit.inertia_ for fit in fits]
+
+    theirs = [cluster.KMeans(16, n_init=1, random_state=k).fit(x).inertia_ for k in range(6)]
+    for found in on_nodes(2, ours):
+        assert np.mean(found) < 1.2 * np.mean(theirs)
+        assert min(found) == pytest.approx(min(theirs), rel=1e-4)
+
+
+def test_distances_to_means_and_their_score():
+    x = datasets.load_iris().data.astype(np.float32)
+
+    def ours():
+        model = ja.cluster.KMeans(3).fit(split(x))
+        return (
+            model.cluster_centers_.block,
+            np.asarray(model.transform(split(x))),
+            model.score(split(x)),
+        )
+
+    for centers, distances, score in on_nodes(3, ours):
+        model = cluster.KMeans(3, init=np.asarray(centers), n_init=1, max_iter=1).fit(x)
+        np.testing.assert_allclose(distances, model.transform(x), rtol=1e-4, atol=1e-5)
+        assert score == pytest.approx(model.score(x), rel=1e-5)
+
+
 def test_labels_that_jax_cannot_hold():
     rows, labels = np.array([[0.0], [9.0]], np.float32), np.array([2**33, 2**33 + 1])
     found = ja.neighbors.KNeighborsClassifier(1).fit(rows, labels).predict(rows)
