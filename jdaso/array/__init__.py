@@ -29,6 +29,9 @@ from . import preprocessing as preprocessing
 from . import random as random
 from ._array import API_VERSIONS as _API_VERSIONS
 from ._array import Array as Array
+from ._close import allclose as allclose
+from ._close import array_equal as array_equal
+from ._close import isclose as isclose
 from ._counting import Count as Count
 from ._counting import counted as counted
 from ._covariance import average as average
@@ -136,6 +139,13 @@ from ._moments import std as std
 from ._moments import var as var
 from ._move import balance as balance
 from ._move import resplit as resplit
+from ._nan import nanmax as nanmax
+from ._nan import nanmean as nanmean
+from ._nan import nanmin as nanmin
+from ._nan import nanprod as nanprod
+from ._nan import nanstd as nanstd
+from ._nan import nansum as nansum
+from ._nan import nanvar as nanvar
 from ._pad import pad as pad
 from ._percentile import median as median
 from ._percentile import percentile as percentile

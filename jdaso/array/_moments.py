@@ -28,10 +28,15 @@ def moments(x: Array, axes: tuple[int, ...]) -> tuple[jax.Array, jax.Array, int]
     mean, spread = _local_moments(x.block, axes, float(max(here, 1)))
     if not number:
         mean = jnp.full_like(mean, jnp.nan)
-    if not number or not joins(x, axes):
+    if not _joined(x, axes, number):
         return mean, spread, number
     nodes = x.world.gather(_as_row(mean, spread), (1,) * x.world.nodes)
     return *_merged(nodes, _weights(x, spread.dtype), float(number)), number
+
+
+def _joined(x: Array, axes: tuple[int, ...], number: int) -> bool:
+    """Returns whether several nodes have a part of the numbers."""
+    return number > 0 and x.world.nodes > 1 and joins(x, axes)
 
 
 def _weights(x: Array, dtype: np.dtype) -> np.ndarray:
@@ -143,7 +148,7 @@ def _asked(x: Any, axis: Axis, *, keepdims: bool) -> tuple[Array, _Form, int]:
 def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Arithmetic mean over axes (None: all); NaN of no elements. Moves half as much as `var`."""
     x, form, number = _asked(x, axis, keepdims=keepdims)
-    if number and joins(x, form.axes):
+    if _joined(x, form.axes, number):
         here = math.prod(x.block.shape[k] for k in form.axes)
         row = _as_row(_local_mean(x.block, form.axes, float(max(here, 1))))
         nodes = x.world.gather(row, (1,) * x.world.nodes)
@@ -171,7 +176,7 @@ def std(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = 
 def _variances(x: Any, axis: Axis, correction: float, *, keepdims: bool, root: bool) -> Array:
     x, form, number = _asked(x, axis, keepdims=keepdims)
     divisor = max(number - correction, 0.0)
-    if number and joins(x, form.axes):
+    if _joined(x, form.axes, number):
         _, spread, _ = moments(x, form.axes)
         found = _variance(spread, divisor, form=form, root=root)
     else:
