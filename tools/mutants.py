@@ -956,6 +956,13 @@ MUTANTS = [
         "tests/unit/array/test_movement.py::test_a_block_crosses_each_link_once",
     ),
     Mutant(
+        "integers below that of the lowest number",
+        "array/_sort.py",
+        "order = np.maximum(order, order_of(np.array([-np.inf], dtype)))",
+        "pass",
+        "tests/unit/array/test_sorted.py::test_sorting_is_stable_and_shares_the_rows_out",
+    ),
+    Mutant(
         "equal numbers of earlier nodes first",
         "array/_sort.py",
         "earlier = np.cumsum(ties, 0) - ties",

@@ -12,7 +12,8 @@ Of each task the table has
   times of one node with fewer rows, while each other core does the same; rounds and bytes are those
   of the algorithms (a tree for reductions and gathers, P - 1 for what passes from node to node, one
   more tree for the comparison of calls). Alpha is that of an operation of one number on the same
-  hosts. *bytes / predicted*: those that were counted.
+  hosts. *bytes / predicted*: those that were counted; the bytes of k-means and LASSO are a line
+  through their counts, and say nothing here.
 - *speedup*: one node's time with all rows over that of P nodes; weak: times as much as the work
   has grown, which is P, and P^1.5 for products. A `resplit` has none, since one node does nothing.
 

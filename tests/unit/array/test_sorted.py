@@ -15,6 +15,9 @@ LINES = {
     "floats": RNG.normal(size=23).astype(np.float32),
     "ties": RNG.integers(-3, 3, 23).astype(np.int32),
     "special": np.array([np.nan, 1, -np.inf, 0.0, -0.0, np.inf, 3, 3], np.float32),
+    "lowest": np.array(
+        [2, -np.inf, -3e38, 1, -np.inf, np.nan, -np.inf, -np.inf, -np.inf], np.float32
+    ),
     "bytes": RNG.integers(0, 5, 17).astype(np.uint8),
     "alike": np.zeros(5, np.float32),
     "none": np.array([], np.float32),
