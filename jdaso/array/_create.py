@@ -218,9 +218,24 @@ def linspace(
 
     Numbers of an integer type are rounded down, as in `numpy.linspace`.
     """
+    return spaced(start, stop, num, dtype, device, endpoint=endpoint, split=split)
+
+
+def spaced(
+    start: Any,
+    stop: Any,
+    num: int,
+    dtype: Any,
+    device: Any = None,
+    *,
+    endpoint: bool,
+    split: int | None,
+    mapped: Callable[[np.ndarray], np.ndarray] = np.asarray,
+) -> Array:
+    """Returns numbers at equal distances, mapped by a function of 64-bit numbers on the host."""
     size, at = operator.index(num), world()
     if size < 0:
-        raise ValueError(f"linspace makes 0 numbers or more, got num={num}.")
+        raise ValueError(f"linspace and its kind make 0 numbers or more, got num={num}.")
     kind = complex if np.result_type(start, stop).kind == "c" else float
     layout = ArrayLayout((size,)).over(chosen(split, 1), at.nodes)
     part = layout.slice_of(at.node) if layout.counts else slice(0, size)
@@ -229,6 +244,8 @@ def linspace(
     numbers = start + np.arange(part.start, part.stop) * width
     if endpoint and size > 1 and part.start < part.stop == size:
         numbers[-1] = stop
+    numbers = mapped(numbers)
+    kind = complex if numbers.dtype.kind == "c" else float
     if dtype is not None and jnp.issubdtype(dtype, jnp.integer):
         numbers = np.floor(numbers)
     block = jnp.asarray(numbers, jnp.result_type(kind) if dtype is None else dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def load(
     dtype: Any = None,
     delimiter: str = ",",
     header: int = 0,
+    rows: slice | None = None,
 ) -> Array:
     """Reads an array from a file; each node only its own part.
 
@@ -39,16 +41,36 @@ def load(
             ones; if 64 bits were requested, with a warning.
         delimiter: between the numbers of a line, in CSV files.
         header: lines before the first row, in CSV files.
+        rows: a range of the first axis: a part of a file larger than all nodes' memory. Like a
+            slice of NumPy it is cut at the end of the file, where no rows are left.
+
+    Moves nothing but counts; of CSV files, where lines differ in length, the rows to share out
+    evenly those of `rows` or to split along another axis.
 
     Raises:
         OSError, ValueError: on every node, if one node cannot read its part.
+        ValueError: `rows` has a step, or counts from the end.
         ImportError: a package that reads the format is missing; the error tells how to install it.
     """
-    at, path = world(), Path(path)
+    at, path, wanted = world(), Path(path), _range_of(rows)
     _warn_if_narrowed(dtype)
     with together(at, f"read {path.name}"):
         kind = format_of(path)
-    return kind.load(path, Choice(dataset, split, dtype, delimiter, header))
+    return kind.load(path, Choice(dataset, split, dtype, delimiter, header, wanted))
+
+
+def _range_of(rows: slice | None) -> tuple[int, int | None]:
+    """The first row, and the one behind the last; None: the last of the file."""
+    if rows is None:
+        return 0, None
+    begin = 0 if rows.start is None else operator.index(rows.start)
+    end = None if rows.stop is None else operator.index(rows.stop)
+    if rows.step not in (None, 1) or begin < 0 or (end is not None and end < 0):
+        raise ValueError(
+            f"rows must be a slice without a step or negative numbers, got {rows}. Take "
+            "x[::step] of what is read."
+        )
+    return begin, end
 
 
 def _warn_if_narrowed(dtype: Any) -> None:

@@ -29,6 +29,7 @@ class Choice(NamedTuple):
         dtype: the type; None: the file's.
         delimiter: between the numbers of a line of text.
         header: lines before the first row of text.
+        rows: the first row and the one behind the last; those that a file lacks are left out.
     """
 
     dataset: str | None
@@ -36,6 +37,11 @@ class Choice(NamedTuple):
     dtype: Any
     delimiter: str
     header: int
+    rows: tuple[int, int | None] = (0, None)
+
+    def range_of(self, size: int) -> range:
+        """Returns the rows to read of a file with so many."""
+        return range(size)[slice(*self.rows)]
 
 
 @runtime_checkable
@@ -70,12 +76,16 @@ class Sliced:
         """Reads an array; each node its part."""
         at, split = world(), choice.split
         with together(at, f"read {path.name}"), self.opened(path, choice.dataset) as stored:
-            shape = tuple(stored.shape)
+            stored_shape = tuple(stored.shape)
+            rows = choice.range_of(stored_shape[0]) if stored_shape else range(1)
+            shape = (len(rows), *stored_shape[1:]) if stored_shape else ()
             axis = None if split is None or not shape else axis_of(split, len(shape))
             layout = ArrayLayout(shape).over(axis, at.nodes)
             where = [slice(0, n) for n in shape]
             if axis is not None:
                 where[axis] = layout.slice_of(at.node)
+            if shape:
+                where[0] = slice(rows.start + where[0].start, rows.start + where[0].stop)
             block = read(stored, where, choice.dtype)
         return Array(block, layout, at)
 

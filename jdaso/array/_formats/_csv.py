@@ -15,9 +15,9 @@ import numpy as np
 
 from .._array import Array
 from .._layout import ArrayLayout, axis_of
-from .._move import resplit
+from .._move import balance, resplit
 from .._together import together
-from .._world import world
+from .._world import World, world
 from ._base import PIECE_BYTES, Choice
 
 DIGITS = {2: 5, 4: 9, 8: 17}
@@ -34,7 +34,12 @@ class Csv:
         with together(at, f"read {path.name}"):
             nodes = at.nodes if choice.split is not None else 1
             node = at.node if choice.split is not None else 0
-            lines = _lines(path, node, nodes, choice.header)
+            part = path, node, nodes, choice.header
+            every = choice.rows == (0, None)
+            own = 0 if every else sum(1 for _ in _lines(*part))
+        own_rows = slice(None) if every else _own_rows(choice, own, at)
+        with together(at, f"read {path.name}"):
+            lines = itertools.islice(_lines(*part), own_rows.start, own_rows.stop)
             rows = _numbers(lines, kind, choice.delimiter)
         if choice.split is None:
             return Array(jnp.asarray(rows), ArrayLayout(rows.shape), at)
@@ -46,7 +51,8 @@ class Csv:
         each = tuple(counts[:, 0].tolist())
         layout = ArrayLayout((sum(each), width), 0, each)
         block = jnp.asarray(rows.reshape(len(rows), width))
-        return resplit(Array(block, layout, at), axis_of(choice.split, 2))
+        found = Array(block, layout, at)
+        return resplit(found if every else balance(found), axis_of(choice.split, 2))
 
     def names(self, path: Path) -> list[str]:
         """Returns no name: a file holds one matrix."""
@@ -77,8 +83,19 @@ class Csv:
                     file.write(piece)
 
 
+def _own_rows(choice: Choice, own: int, at: World) -> slice:
+    """The rows to read of those in a node's part of the file, `own` in number."""
+    if choice.split is None:
+        wanted = choice.range_of(own)
+        return slice(wanted.start, wanted.stop)
+    counts = at.numbers(np.array([own]))[:, 0]
+    wanted, begin = choice.range_of(int(counts.sum())), int(counts[: at.node].sum())
+    first, last = (min(max(end - begin, 0), own) for end in (wanted.start, wanted.stop))
+    return slice(first, last)
+
+
 def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
-    """Lines that begin in a node's part of the bytes after the header."""
+    """Lines with numbers that begin in a node's part of the bytes after the header."""
     with path.open("rb") as file:
         for _ in range(header):
             file.readline()
@@ -89,16 +106,17 @@ def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
             file.seek(begin - 1)
             file.readline()
         while file.tell() < end:
-            yield file.readline()
+            line = file.readline()
+            if line.split(b"#", 1)[0].strip():
+                yield line
 
 
 def _numbers(lines: Iterator[bytes], kind: np.dtype, delimiter: str) -> np.ndarray:
     """The numbers of lines, ``[rows, columns]``; ``[0, 0]`` if there are no lines."""
-    filled = (line for line in lines if line.strip())
-    first = next(filled, None)
+    first = next(lines, None)
     if first is None:
         return np.zeros((0, 0), kind)
-    both = itertools.chain([first], filled)
+    both = itertools.chain([first], lines)
     return np.loadtxt(both, kind, delimiter=delimiter, ndmin=2)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .._array import Array, as_array
 from .._estimator import Estimator, like_rows, whole
+from .._moments import mean as mean_of
 from .._moments import moments
 from .._reduce import agreed, sharers
 from ..linalg._tall import triangle
@@ -139,6 +140,37 @@ class PCA(Estimator):
     def inverse_transform(self, x: Any) -> Array:
         """Returns the rows with these coordinates, ``[n, k]`` -> ``[n, d]``."""
         return (as_array(x) * self._scale()) @ self.components_ + self.mean_
+
+    def score_samples(self, x: Any) -> Array:
+        """Returns the logarithm of the probability density of each row, ``[n]``; moves nothing.
+
+        The density is that of the normal distribution with the mean, the variances along the
+        components, and the noise's variance along all other directions (Tipping and Bishop, eq. 3).
+
+        Raises:
+            ValueError: a direction has no variance, and rows no density.
+        """
+        x = self._more_rows(x)
+        axes, variance = self.components_.block, self.explained_variance_.block
+        others, noise = axes.shape[1] - axes.shape[0], self.noise_variance_
+        if float(jnp.min(variance)) <= 0 or (others and noise <= 0):
+            raise ValueError(
+                f"The rows vary along fewer than {axes.shape[1]} directions and have no density. "
+                "Give fewer n_components, or more rows than columns."
+            )
+        volume = float(jnp.sum(jnp.log(variance)))
+        volume += axes.shape[1] * math.log(2 * math.pi)
+        volume += others * math.log(noise) if others else 0.0
+        centered = x.block - self.mean_.block
+        along = centered @ axes.T
+        distance = jnp.sum(along**2 / variance, 1)
+        if others:
+            distance += jnp.sum((centered - along @ axes) ** 2, 1) / noise
+        return like_rows(-0.5 * (distance + volume), x)
+
+    def score(self, x: Any, y: Any = None) -> float:
+        """Returns the mean of `score_samples`; y is ignored. Moves one number."""
+        return float(mean_of(self.score_samples(x)))
 
     def fit_transform(self, x: Any, y: Any = None) -> Array:
         """Finds the components and returns the coordinates."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from .._array import Array
 from .._classifier import Classifier
 from .._estimator import classes_of, like_rows, whole
 from .._reduce import sharers
+from .._world import World
 
 
 class GaussianNB(Classifier):
@@ -45,18 +46,46 @@ class GaussianNB(Classifier):
         """
         x = self._rows(x)
         self.classes_, codes = classes_of(y, x)
-        at = sharers(x)
-        counts, both = _of_classes(x.block, codes.block, len(self.classes_))
-        counts = at.numbers(np.asarray(counts))
-        share = jnp.asarray(counts / counts.sum(0), x.dtype)[:, :, None]
-        means, spreads = jnp.moveaxis(at.gather(both[None], (1,) * at.nodes), 1, 0)
-        mean = jnp.sum(share * means, 0)
-        var = jnp.sum(share * (spreads + (means - mean) ** 2), 0)
-        self.class_count_ = counts.sum(0)
-        shares = self.class_count_ / self.class_count_.sum()
-        total = jnp.asarray(shares, x.dtype)[:, None]
+        self._seen = _joined(sharers(x), x.block, codes.block, len(self.classes_))
+        return self._keep(x)
+
+    def partial_fit(self, x: Any, y: Any, classes: Any = None) -> GaussianNB:
+        """Takes more rows into account: one part at a time of data larger than memory.
+
+        The result is that of `fit` with all rows, but for rounding. Moves what `fit` moves.
+
+        Args:
+            x: rows ``[n, d]``.
+            y: their labels ``[n]``.
+            classes: all labels that occur; of the first call only, for which they are required.
+
+        Raises:
+            ValueError: the first call has no classes, or a label is none of them.
+        """
+        first = not hasattr(self, "_seen")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        x = self._rows(x) if first else self._more_rows(x)
+        known = np.unique(np.asarray(classes)) if first else self.classes_
+        found, codes = classes_of(y, x)
+        if not np.isin(found, known).all():
+            raise ValueError(
+                f"y has the labels {found}, the classes are {known}. Give all of them."
+            )
+        self.classes_ = known
+        places = jnp.asarray(np.searchsorted(known, found))[codes.block]
+        new = _joined(sharers(x), x.block, places, len(known))
+        self._seen = new if first else _merged(self._seen, new)
+        return self._keep(x)
+
+    def _keep(self, x: Array) -> GaussianNB:
+        """Keeps what the numbers of all rows so far give; x has their nodes."""
+        counts, mean, var = self._seen
+        shares = counts / counts.sum()
+        total = jnp.asarray(shares, mean.dtype)[:, None]
         overall = jnp.sum(total * mean, 0)
         columns = jnp.sum(total * (var + (mean - overall) ** 2), 0)
+        self.class_count_ = counts
         self.epsilon_ = self.var_smoothing * float(jnp.max(columns))
         self.class_prior_ = shares if self.priors is None else self._given_priors()
         self.theta_, self.var_ = whole(mean, x), whole(var + self.epsilon_, x)
@@ -73,7 +102,7 @@ class GaussianNB(Classifier):
     def predict_joint_log_proba(self, x: Any) -> Array:
         """Returns the logarithms of the joint probabilities, ``[n, k]``."""
         x = self._more_rows(x)
-        priors = jnp.asarray(np.log(self.class_prior_), x.dtype)
+        priors = jnp.log(jnp.asarray(self.class_prior_, x.dtype))
         return like_rows(_joint(x.block, self.theta_.block, self.var_.block, priors), x)
 
     def predict_log_proba(self, x: Any) -> Array:
@@ -85,6 +114,36 @@ class GaussianNB(Classifier):
         """Returns the probabilities of classes, ``[n, k]``."""
         joint = self.predict_joint_log_proba(x)
         return Array(jax.nn.softmax(joint.block, 1), joint.layout, joint.world)
+
+
+class _Classes(NamedTuple):
+    """The rows of each class: their number ``[k]``, and mean and variance ``[k, d]``."""
+
+    counts: np.ndarray
+    mean: jax.Array
+    var: jax.Array
+
+
+def _joined(at: World, block: jax.Array, codes: jax.Array, classes: int) -> _Classes:
+    """The rows of all nodes: two messages."""
+    own, both = _of_classes(block, codes, classes)
+    counts = at.numbers(np.asarray(own))
+    share = jnp.asarray(counts / np.maximum(counts.sum(0), 1), block.dtype)[:, :, None]
+    means, spreads = jnp.moveaxis(at.gather(both[None], (1,) * at.nodes), 1, 0)
+    mean = jnp.sum(share * means, 0)
+    var = jnp.sum(share * (spreads + (means - mean) ** 2), 0)
+    return _Classes(counts.sum(0), mean, var)
+
+
+def _merged(first: _Classes, second: _Classes) -> _Classes:
+    """The rows of both (Chan, Golub and LeVeque 1983)."""
+    counts = first.counts + second.counts
+    share = second.counts / np.maximum(counts, 1)
+    new = jnp.asarray(share, first.mean.dtype)[:, None]
+    between = second.mean - first.mean
+    mean = first.mean + new * between
+    var = first.var + new * (second.var - first.var) + new * (1 - new) * between**2
+    return _Classes(counts, mean, var)
 
 
 def _of_classes(block: jax.Array, codes: jax.Array, classes: int) -> tuple[jax.Array, jax.Array]:

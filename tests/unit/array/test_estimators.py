@@ -115,6 +115,28 @@ def test_pca(nodes, name, solver):
         close(found, expected, rtol=2e-3, atol=2e-3 * np.sqrt(x.var(0).max()))
 
 
+@pytest.mark.parametrize("kept", [2, 4])
+def test_densities_of_principal_components(kept):
+    x, _ = data("iris")
+    theirs = decomposition.PCA(kept).fit(x.astype(float))
+
+    def run():
+        model = ja.decomposition.PCA(kept, whiten=True).fit(split(x))
+        return dict(rows=model.score_samples(split(x)), mean=model.score(x))
+
+    expected = dict(rows=theirs.score_samples(x), mean=theirs.score(x))
+    for found in each(3, run):
+        close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_without_a_density():
+    flat = np.random.default_rng(0).normal(size=(9, 3)) * [1, 1, 0]
+    for rows_given in (flat, flat[:2]):
+        model = ja.decomposition.PCA().fit(rows_given)
+        with pytest.raises(ValueError, match="fewer than 3 directions"):
+            model.score(rows_given)
+
+
 @nightly
 def test_a_share_of_the_variance_says_how_many_components():
     x, _ = data("digits")
@@ -255,6 +277,30 @@ def test_gaussian_naive_bayes(nodes, name):
     )
     for found in each(nodes, run):
         close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_gaussian_naive_bayes_in_parts():
+    x, y = data("iris")
+    early = np.random.default_rng(0).permutation(np.flatnonzero(y < 2))
+    parts = [early[:30], early[30:], np.flatnonzero(y == 2)]
+    theirs = ja.naive_bayes.GaussianNB().fit(x, y)
+
+    def run():
+        model = ja.naive_bayes.GaussianNB()
+        for part in parts:
+            model.partial_fit(split(x[part]), split(y[part]), classes=[2, 0, 1])
+            likely = np.asarray(model.predict_proba(x[:3]))
+            np.testing.assert_allclose(likely.sum(1), 1, rtol=1e-5)
+        return dict(theta=model.theta_, var=model.var_, prior=model.class_prior_)
+
+    expected = dict(theta=theirs.theta_, var=theirs.var_, prior=theirs.class_prior_)
+    for found in each(2, run):
+        close(found, expected, rtol=1e-4)
+    model = ja.naive_bayes.GaussianNB()
+    with pytest.raises(ValueError, match="on the first call"):
+        model.partial_fit(x, y)
+    with pytest.raises(ValueError, match="Give all of them"):
+        model.partial_fit(x, y, classes=[0, 1])
 
 
 def begin_of(x, k):

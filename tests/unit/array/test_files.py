@@ -111,6 +111,40 @@ def test_each_node_reads_a_part_of_the_lines(tmp_path):
     np.testing.assert_array_equal(np.concatenate(parts)[:, 0], np.arange(40))
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_rows_of_a_file_are_read_by_their_numbers(tmp_path, name, axis):
+    path = tmp_path / name
+    ja.save(ja.asarray(X), path, dataset="x")
+
+    def read():
+        ranges = slice(2, 6), slice(5), slice(4, None), slice(5, 99), slice(1, 2)
+        found = [ja.load(path, split=axis, rows=one) for one in ranges]
+        for x, one in zip(found, ranges, strict=True):
+            np.testing.assert_array_equal(np.asarray(x), X[one])
+            assert axis != 0 or max(x.counts) - min(x.counts) < 2, "not shared out evenly"
+        return ja.load(path, split=axis, rows=slice(7, 9)).shape[0]
+
+    assert on_nodes(3, read) == [0, 0, 0]
+
+
+def test_lines_without_numbers_are_no_rows(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n# nothing\n1,2\n\n3,4 # behind\n  \n5,6\n")
+
+    def read():
+        return np.asarray(ja.load(tmp_path / "x.csv", header=1, rows=slice(1, 3)))
+
+    for found in on_nodes(2, read):
+        np.testing.assert_array_equal(found, [[3, 4], [5, 6]])
+
+
+@pytest.mark.parametrize("rows", [slice(-2, None), slice(0, 4, 2), slice(None, -1)])
+def test_a_range_of_rows_counts_from_the_front(tmp_path, rows):
+    ja.save(ja.asarray(X), tmp_path / "x.npy")
+    with pytest.raises(ValueError, match="slice without a step"):
+        ja.load(tmp_path / "x.npy", rows=rows)
+
+
 def test_a_netcdf_file_has_dimensions(tmp_path):
     on_nodes(2, lambda: ja.save(ja.asarray(X, split=0), tmp_path / "x.nc", dataset="x"))
     with h5py.File(tmp_path / "x.nc") as file:

@@ -1,0 +1,56 @@
+"""Numbers at equal ratios: made from numbers at equal distances, in 64 bits on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._array import Array
+from ._create import spaced
+
+
+def logspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    *,
+    endpoint: bool = True,
+    base: float = 10.0,
+    dtype: Any = None,
+    split: int | None = None,
+) -> Array:
+    """Numbers ``base ** y``, y from start to stop at equal distances, like `numpy.logspace`."""
+
+    def power(numbers: np.ndarray) -> np.ndarray:
+        return np.power(base, numbers)
+
+    return spaced(start, stop, num, dtype, endpoint=endpoint, split=split, mapped=power)
+
+
+def geomspace(
+    start: Any,
+    stop: Any,
+    num: int = 50,
+    *,
+    endpoint: bool = True,
+    dtype: Any = None,
+    split: int | None = None,
+) -> Array:
+    """Numbers from start to stop at equal ratios, like `numpy.geomspace`; complex on a spiral.
+
+    Raises:
+        ValueError: a bound is 0, or the bounds are real and of different signs.
+    """
+    kind = np.result_type(start, stop, float)
+    first, last = (np.asarray(one, kind)[()] for one in (start, stop))
+    if first == 0 or last == 0 or (kind.kind != "c" and first * last < 0):
+        raise ValueError(
+            f"geomspace takes two bounds of one sign, none of them 0, got {start} and {stop}."
+        )
+
+    def between(share: np.ndarray) -> np.ndarray:
+        found = first * (last / first) ** share
+        return np.where(share == 1, last, found)
+
+    return spaced(0.0, 1.0, num, dtype, endpoint=endpoint, split=split, mapped=between)
