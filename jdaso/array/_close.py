@@ -33,7 +33,10 @@ def isclose(
 def allclose(
     a: Any, b: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
-    """Returns whether all elements are close, as `isclose` has it; the same on all nodes."""
+    """Returns whether all elements are close, as `isclose` has it; the same on all nodes.
+
+    Moves a number from each node, and the smaller array if both are split differently.
+    """
     return bool(REDUCTIONS["all"](isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)))
 
 

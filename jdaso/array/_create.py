@@ -124,12 +124,12 @@ def filled(make: Callable[[Shape], jax.Array], shape: Any, device: Any, split: A
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
-    """An array of zeros."""
+    """An array of zeros. Nothing moves."""
     return filled(lambda block: jnp.zeros(block, dtype), shape, device, split)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
-    """An array of ones."""
+    """An array of ones. Nothing moves."""
     return filled(lambda block: jnp.ones(block, dtype), shape, device, split)
 
 
@@ -141,13 +141,13 @@ def full(
     device: Any = None,
     split: int | None = None,
 ) -> Array:
-    """An array of one value, by default of the value's type."""
+    """An array of one value, by default of the value's type. Nothing moves."""
     kind = jnp.result_type(fill_value) if dtype is None else dtype
     return filled(lambda block: jnp.full(block, fill_value, kind), shape, device, split)
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
-    """An array of zeros: JAX has no uninitialized memory."""
+    """An array of zeros: JAX has no uninitialized memory. Nothing moves."""
     return zeros(shape, dtype=dtype, device=device, split=split)
 
 
@@ -158,22 +158,22 @@ def _like(x: Any, make: Callable[[Shape, Any], jax.Array], dtype: Any, device: A
 
 
 def zeros_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of zeros, with the shape, type and layout of another one."""
+    """An array of zeros, with the shape, type and layout of another one. Nothing moves."""
     return _like(x, jnp.zeros, dtype, device)
 
 
 def ones_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of ones, with the shape, type and layout of another one."""
+    """An array of ones, with the shape, type and layout of another one. Nothing moves."""
     return _like(x, jnp.ones, dtype, device)
 
 
 def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of zeros, with the shape, type and layout of another one."""
+    """An array of zeros, with the shape, type and layout of another one. Nothing moves."""
     return _like(x, jnp.zeros, dtype, device)
 
 
 def full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
-    """An array of one value, with the shape, type and layout of another one."""
+    """An array of one value, with the shape, type and layout of another one. Nothing moves."""
     return _like(x, lambda block, kind: jnp.full(block, fill_value, kind), dtype, device)
 
 
@@ -186,7 +186,7 @@ def arange(
     device: Any = None,
     split: int | None = None,
 ) -> Array:
-    """Numbers from start (0 if only one bound is given) up to, but without, stop."""
+    """Numbers from start (0 if only one bound is given) up to, but without, stop. Nothing moves."""
     begin, end = (0, start) if stop is None else (start, stop)
     if all(np.asarray(one).dtype.kind in "iub" for one in (begin, end, step)):
         begin, step = int(begin), int(step)
@@ -214,7 +214,7 @@ def linspace(
     endpoint: bool = True,
     split: int | None = None,
 ) -> Array:
-    """Numbers from start to stop at equal distances; complex if either bound is.
+    """Numbers from start to stop at equal distances; complex if either bound is. Nothing moves.
 
     Numbers of an integer type are rounded down, as in `numpy.linspace`.
     """
@@ -261,7 +261,7 @@ def eye(
     device: Any = None,
     split: int | None = None,
 ) -> Array:
-    """A matrix with ones on a diagonal.
+    """A matrix with ones on a diagonal. Nothing moves.
 
     Raises:
         ValueError: a number of rows or columns is negative.

@@ -26,9 +26,9 @@ def einsum(subscripts: str, *operands: Any) -> Array:
             once, in their order.
         operands: the arrays.
 
-    The result is split along the letter for which the least has to move: operands that have it are
-    split along its axis, the others go to all nodes. If the result lacks the letter, the nodes'
-    results are added up instead, in one reduction.
+    The result is split along the letter for which the least has to move. Moves the operands that
+    have the letter to a split along its axis, the others to all nodes. If the result lacks the
+    letter, the nodes' results are added up instead, in one reduction.
 
     Raises:
         ValueError: there are not as many letters as axes, a letter stands for two lengths, or the

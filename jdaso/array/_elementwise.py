@@ -196,13 +196,16 @@ trunc = _of_numpy("trunc")
 
 @method("where")
 def where(condition: Any, x: Any, y: Any) -> Array:
-    """Elements of x where the condition is true, else of y; see the table of this module."""
+    """Elements of x where the condition is true, else of y.
+
+    Moves nothing if all have one layout or are whole on each node; else the smaller ones.
+    """
     return elementwise(jnp.where, condition, x, y)
 
 
 @method("clip")
 def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
-    """Elements, not below `min` and not above `max`; None: no bound."""
+    """Elements, not below `min` and not above `max`; None: no bound. Moves what `where` moves."""
     given = [one for one in (min, max) if one is not None]
     names = [name for name, one in (("min", min), ("max", max)) if one is not None]
 

@@ -169,7 +169,7 @@ def var(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = 
 
 @method("std")
 def std(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Standard deviation, the root of `var`."""
+    """Standard deviation, the root of `var`, which moves the same."""
     return _variances(x, axis, float(correction), keepdims=keepdims, root=True)
 
 

@@ -36,7 +36,10 @@ def resplit(x: Any, axis: int | None) -> Array:
 
 @method("balance")
 def balance(x: Any) -> Array:
-    """Returns the same array with rows shared out evenly along its split."""
+    """Returns the same array with rows shared out evenly along its split.
+
+    Moves the rows that are then on another node.
+    """
     x = as_array(x)
     return laid(x, x.layout.over(x.split, x.world.nodes))
 

@@ -70,7 +70,7 @@ def nanvar(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
 
 
 def nanstd(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
-    """Standard deviation of the elements that are not NaN, the root of `nanvar`."""
+    """Standard deviation of the elements that are not NaN, the root of `nanvar`; moves the same."""
     found = _variance(as_array(x), axis, correction, keepdims=keepdims)
     return _typed(elementwise(jnp.sqrt, found), as_array(x))
 

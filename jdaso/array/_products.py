@@ -52,7 +52,11 @@ ROWS, COLUMNS = -2, -1
 
 @method("matmul")
 def matmul(x1: Any, x2: Any) -> Array:
-    """The product of matrices, of stacks of them, and of vectors; see the table of this module.
+    """The product of matrices, of stacks of them, and of vectors.
+
+    Moves nothing if the first is split by rows, or the second by columns, and the other one is
+    whole; over a split inner axis one reduction of the result; else one operand to all nodes. The
+    table of this module has each case.
 
     Raises:
         ValueError: an operand has no axes, or the inner sizes differ.
@@ -204,7 +208,7 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
 
 
 def tensordot(x1: Any, x2: Any, *, axes: Pairs = 2) -> Array:
-    """Sums of products over pairs of axes: a `matmul` of both as matrices.
+    """Sums of products over pairs of axes: a `matmul` of both as matrices, which moves the same.
 
     Raises:
         ValueError: an operand has no such axis, or the axes of a pair differ in length.

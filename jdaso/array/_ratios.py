@@ -20,7 +20,10 @@ def logspace(
     dtype: Any = None,
     split: int | None = None,
 ) -> Array:
-    """Numbers ``base ** y``, y from start to stop at equal distances, like `numpy.logspace`."""
+    """Numbers ``base ** y``, y from start to stop at equal distances, like `numpy.logspace`.
+
+    Nothing moves.
+    """
 
     def power(numbers: np.ndarray) -> np.ndarray:
         return np.power(base, numbers)
@@ -38,6 +41,8 @@ def geomspace(
     split: int | None = None,
 ) -> Array:
     """Numbers from start to stop at equal ratios, like `numpy.geomspace`; complex on a spiral.
+
+    Nothing moves.
 
     Raises:
         ValueError: a bound is 0, or the bounds are real and of different signs.

@@ -140,7 +140,7 @@ def type_of_means(dtype: np.dtype) -> np.dtype:
 
 @method("count_nonzero")
 def count_nonzero(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
-    """The number of elements that are not 0, over axes (None: all)."""
+    """The number of elements that are not 0, over axes (None: all); moves what `sum` moves."""
     x = as_array(x)
     nonzero = Array(x.block != 0, x.layout, x.world)
     return REDUCTIONS["sum"](nonzero, axis=axis, dtype=index_type(x.size), keepdims=keepdims)
@@ -198,13 +198,19 @@ def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
 
 @method("argmin")
 def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
-    """The index of the first smallest element along an axis (None: of the flat array)."""
+    """The index of the first smallest element along an axis (None: of the flat array).
+
+    Moves nothing, or along the split an element and an index of each result from each node.
+    """
     return _extreme(x, axis, keepdims=keepdims, least=True)
 
 
 @method("argmax")
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
-    """The index of the first largest element along an axis (None: of the flat array)."""
+    """The index of the first largest element along an axis (None: of the flat array).
+
+    Moves what `argmin` moves.
+    """
     return _extreme(x, axis, keepdims=keepdims, least=False)
 
 

@@ -133,7 +133,10 @@ def flip(x: Any, axis: Axes | None = None) -> Array:
 
 @method("roll")
 def roll(x: Any, shift: Axes, axis: Axes | None = None) -> Array:
-    """Elements shifted along axes, the last ones to the front (None: of the flat array)."""
+    """Elements shifted along axes, the last ones to the front (None: of the flat array).
+
+    Moves nothing, or along the split the rows that are then on another node.
+    """
     x = as_array(x)
     if axis is None:
         return reshape(roll(ravel(x), sum(_each(shift)), axis=0), x.shape)

@@ -123,12 +123,12 @@ fftn, ifftn = _of_many("fftn"), _of_many("ifftn")
 
 
 def fft2(x: Any, *, axes: Sequence[int] = (-2, -1), norm: str = "backward") -> Array:
-    """`fftn` over two axes."""
+    """`fftn` over two axes; moves the same."""
     return fftn(x, axes=axes, norm=norm)
 
 
 def ifft2(x: Any, *, axes: Sequence[int] = (-2, -1), norm: str = "backward") -> Array:
-    """`ifftn` over two axes."""
+    """`ifftn` over two axes; moves the same."""
     return ifftn(x, axes=axes, norm=norm)
 
 
@@ -182,7 +182,7 @@ def fftshift(x: Any, *, axes: Axes | None = None) -> Array:
 
 
 def ifftshift(x: Any, *, axes: Axes | None = None) -> Array:
-    """The inverse of `fftshift`."""
+    """The inverse of `fftshift`; moves the same."""
     x = as_array(x)
     along = axes_of(axes, x.ndim)
     return roll(x, tuple(-(x.shape[k] // 2) for k in along), axis=along)

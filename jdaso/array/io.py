@@ -89,7 +89,8 @@ def _warn_if_narrowed(dtype: Any) -> None:
 def save(x: Array, path: Any, dataset: str = "data") -> None:
     """Writes an array to a file, replacing the file; all nodes write their parts at once.
 
-    A file that holds other arrays is refused: they would be lost.
+    A file that holds other arrays is refused: they would be lost. Moves nothing, but for an array
+    split along another axis what `resplit` to 0 moves, and for Zarr the rows that complete chunks.
 
     Args:
         x: the array.

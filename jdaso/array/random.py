@@ -49,7 +49,7 @@ def _rows(key: jax.Array, first: Any, count: int, shape: tuple[int, ...], draw: 
 
 
 def normal(key: Key, shape: Any, *, dtype: Any = jnp.float32, split: int | None = None) -> Array:
-    """Numbers of the standard normal distribution.
+    """Numbers of the standard normal distribution. Nothing moves.
 
     Args:
         key: a key of `jax.random`, or a seed.
@@ -99,7 +99,7 @@ class _Draw:
 
 
 def permutation(key: Key, size: int, *, split: int | None = None) -> Array:
-    """The integers below `size`, in a random order: each node makes all of them."""
+    """The integers below `size`, in a random order: each node makes all of them. Nothing moves."""
     key = _key_of(key)
     whole = Array(jax.random.permutation(key, size), ArrayLayout((size,)), world())
     return whole if split is None else laid(whole, whole.layout.over(0, whole.world.nodes))

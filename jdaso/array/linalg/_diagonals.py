@@ -45,7 +45,9 @@ def trace(x: Any, *, offset: int = 0, dtype: Any = None) -> Array:
 
 
 def matrix_power(x: Any, n: int) -> Array:
-    """The product of n equal matrices; n < 0: of -n inverses. Takes log n products.
+    """The product of n equal matrices; n < 0: of -n inverses.
+
+    Moves what `matmul` moves, log n times.
 
     Raises:
         ValueError: the matrices are not square.

@@ -79,6 +79,8 @@ def norm(x: Any, ord: Any = None, *, axis: Axis = None, keepdims: bool = False) 
             of squares over all axes.
         axis: one axis or two; None: all.
         keepdims: whether the axes stay, with length 1.
+
+    Moves what `vector_norm` or `matrix_norm` moves.
     """
     x = as_array(x)
     axes = range(x.ndim) if axis is None else axis if hasattr(axis, "__len__") else (axis,)

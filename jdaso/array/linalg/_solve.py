@@ -70,7 +70,7 @@ def solve(a: Any, b: Any) -> Array:
     """The x of ``a x = b``, for square matrices; b ``[n]``, ``[n, k]``, or stacks of these.
 
     A matrix that is split: by blocks, see this module. A node holds 5 n² / P numbers and 256
-    columns besides its part of b; each sends about 5 n² numbers in all. The result is whole on each
+    columns besides its part of b, and moves about 5 n² numbers in all. The result is whole on each
     node, or split along its columns if b is. A singular matrix gives inf, NaN or large numbers.
     A stack: each node solves some.
 
@@ -106,7 +106,7 @@ def _stacks(a: Array, b: Array) -> Array:
 def inv(x: Any) -> Array:
     """The inverse of square matrices, by `solve`; split along its columns if the matrix is split.
 
-    Each node sends about 5 n² numbers, and holds 4 n² / P; of a stack each node inverts some.
+    Each node moves about 5 n² numbers, and holds 4 n² / P; of a stack each node inverts some.
     """
     x = inexact(square(x))
     if x.ndim > 2 or x.split is None:
@@ -120,8 +120,8 @@ def inv(x: Any) -> Array:
 def cholesky(x: Any, *, upper: bool = False) -> Array:
     """The lower triangular L with ``x = L Lᴴ``, for a self-adjoint positive definite matrix.
 
-    By blocks: a node holds its rows of L, and one block of rows of another node. Each node sends
-    its rows of L, n² / 2 P numbers on average, to all. A matrix that is not positive definite gives
+    By blocks: a node holds its rows of L, and one block of rows of another node. Moves each node's
+    rows of L, n² / 2 P numbers on average, to all. A matrix that is not positive definite gives
     NaN.
 
     Args:

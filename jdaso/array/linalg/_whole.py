@@ -48,7 +48,7 @@ def slogdet(x: Any) -> Determinant:
 def eigh(x: Any) -> Eigen:
     """The eigenvalues and vectors of self-adjoint matrices.
 
-    Gathers a matrix that is split: n² numbers to each node, which all compute the same. The lower
+    Moves a matrix that is split, n² numbers, to each node, which all compute the same. The lower
     triangle is read.
     """
 

@@ -37,6 +37,8 @@ PROGRAMS = {
     ),
     "inner product": (lambda x, y: x.T @ y, A.T @ B),
     "product of rows": (lambda x, y: x @ y.T, A @ B.T),
+    "sum of products": (lambda x, y: ja.einsum("nd,nk->dk", x, y), A.T @ B),
+    "products of rows": (lambda x, y: ja.einsum("nd,nd->n", x, y), (A * B).sum(1)),
     "one row": (lambda x, y: x[5], A[5]),
     "running sum": (lambda x, y: ja.cumulative_sum(x, axis=0), A.cumsum(0)),
     "histogram": (
@@ -79,7 +81,8 @@ def test_gradients_go_through_operations(session):
 
     def loss(w, x):
         """A loss of numbers that all nodes have, and of a node's own rows."""
-        return ja.mean((x @ w - 1) ** 2).block + ja.sum(ja.var(x, axis=0)).block
+        left = ja.einsum("nd,d->n", x, w) - 1
+        return ja.mean(left**2).block + ja.sum(ja.var(x, axis=0)).block
 
     of_w, of_x = jax.jit(jax.grad(lambda w, x: loss(w, x), argnums=(0, 1)))(W, x)
     left = A @ W - 1
