@@ -16,6 +16,7 @@ from sklearn import (
 )
 
 import jdaso.array as ja
+from jdaso.array import _in_place
 from jdaso.cli.demo import fashion_mnist
 
 NODES = rows((1, 2, 3), day=(3,))
@@ -406,8 +407,9 @@ def test_spectral_clustering_of_flowers(nodes):
         assert same_groups(found["labels"], theirs.labels_)
 
 
-def test_equal_distances_have_one_order_on_all_nodes():
-    """Blocks pass in another order on each node; the query is whole on each."""
+def test_equal_distances_have_one_order_on_all_nodes(monkeypatch):
+    """Large blocks pass in another order on each node; the query is whole on each."""
+    monkeypatch.setattr(_in_place, "PIECE_BYTES", 4)
     rows, query = np.array([[0.0], [2.0]], np.float32), np.array([[1.0]], np.float32)
 
     def run():
