@@ -68,12 +68,12 @@ class Case(NamedTuple):
 
 
 # Each round: how the nodes are grouped, and what each group does.
+DASO_AND_REMAT = {"phases": DASO, "remat": True}
 DAY = {
     4: [
-        # 6 samples of a replica in 4 micro-batches: 2, 2, 1 and 1.
-        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4, settings={"remat": True})]),
         ((4,), [Case("unet", 2, 2, "interleaved", 3)]),
-        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 3, "daso", {"phases": DASO})]),
+        # 6 samples of a replica in 4 micro-batches: 2, 2, 1 and 1.
+        ((4,), [Case("transformer_scan", 2, 2, "1f1b", 4, "daso", DASO_AND_REMAT)]),
         (
             (2, 2),
             [

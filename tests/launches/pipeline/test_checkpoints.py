@@ -31,7 +31,7 @@ def resumed(folder, *do, nodes=4):
         pytest.param("stacked", NODES, marks=pytest.mark.nightly),
         ("normed", [(2, 2), (3, 3)]),
         pytest.param("normed", NODES[1::2], marks=pytest.mark.nightly),
-        ("hyperparameters", NODES[::3]),
+        pytest.param("hyperparameters", NODES[::3], marks=pytest.mark.nightly),
     ],
 )
 def test_partitions_and_replicas_may_change(tmp_path, model, runs):

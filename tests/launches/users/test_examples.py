@@ -30,7 +30,7 @@ EXAMPLES = {
     # Ten steps (eight warm-up, two cycling) show the shapes; nothing is learned in them.
     "resnet50_imagenet.py": (["--image-size", "32", "--batch", "2", "--steps", "10"], 1, None),
 }
-AS_USERS_COMPILE = {"smallest.py", "linen_shard_map.py"}  # the others compile twice as long
+AS_USERS_COMPILE = {"smallest.py"}  # the others compile twice as long
 
 
 def last_lines(output):

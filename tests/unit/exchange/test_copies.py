@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from nights import nightly
 
 import jdaso
 from jdaso._optimizers.copies import Finder, move, places_in_leaves
@@ -234,8 +235,10 @@ def trained(inner, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, dict(merge=jdaso.outer(optax.sgd(0.7)), wire="int8")],
-    ids=["corrected", "outer, int8"],
+    [
+        pytest.param({}, id="corrected", marks=nightly),
+        pytest.param(dict(merge=jdaso.outer(optax.sgd(0.7)), wire="int8"), id="outer, int8"),
+    ],
 )
 def test_a_float32_copy_of_float32_parameters_changes_nothing(settings):
     """Compares all steps, including exact means that add the error feedback of a narrow wire."""

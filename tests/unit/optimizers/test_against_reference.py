@@ -78,12 +78,12 @@ def both(nodes, optimizer, merge, sync_every, delay, cycling=13, size=24, parts=
 @every_rule(
     [1, 2, 3, 4],
     day=[
-        *((3, merge, optimizer) for merge in MERGES for optimizer in training.OPTIMIZERS),
         (1, "paper", "sgd"),
-        (1, "outer", "adamw"),
-        (2, "corrected", "sgd"),
         (2, "paper", "adamw"),
-        (4, "paper", "sgd"),
+        (3, "corrected", "sgd"),
+        (3, "corrected", "adamw"),
+        (3, "paper", "sgd"),
+        (3, "outer", "sgd"),
         (4, "outer", "adamw"),
     ],
 )

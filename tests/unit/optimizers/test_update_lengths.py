@@ -1,10 +1,13 @@
 """Updates of a fixed length: in which optimizers they are found, and their factor in training."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from nights import rows
 
 import jdaso
 from jdaso._optimizers.find_lengths import LengthsFinder
@@ -91,15 +94,18 @@ def noise(steps, nodes=4, shape=(24, 20)):
     return np.random.default_rng(0).normal(size=(steps, nodes, *shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize("fragments", [1, 4])
+LENGTHS = {"lion": optax.lion(1e-3, weight_decay=0), "muon": optax.contrib.muon(1e-2)}
+
+
 @pytest.mark.parametrize(
-    "inner", [optax.lion(1e-3, weight_decay=0), optax.contrib.muon(1e-2)], ids=["lion", "muon"]
+    ("name", "fragments"),
+    rows(itertools.product(LENGTHS, [1, 4]), day=[("lion", 1), ("muon", 4)]),
 )
-def test_the_mean_of_nodes_moves_as_far_as_one(inner, fragments):
+def test_the_mean_of_nodes_moves_as_far_as_one(name, fragments):
     """Under noise alone the mean of 4 updates is half as long as one; the factor doubles it."""
     grads = noise(160)
     found = {
-        kind: trained(inner, grads, update_lengths=kind, fragments=fragments)[0]
+        kind: trained(LENGTHS[name], grads, update_lengths=kind, fragments=fragments)[0]
         for kind in ("shared", "own")
     }
     moved = {kind: np.diff(x.mean(1), axis=0)[80:150] for kind, x in found.items()}
