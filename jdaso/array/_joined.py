@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from ._array import Array, as_array
 from ._axes import atleast_1d, atleast_2d, atleast_3d
 from ._index import getitem
@@ -44,11 +46,7 @@ def append(x: Any, values: Any, axis: SupportsIndex | None = None) -> Array:
     return concat([x, values], axis=None if axis is None else axis_of(axis, as_array(x).ndim))
 
 
-Sections = SupportsIndex | Sequence[SupportsIndex]
-"""The number of parts, or the indices at which to cut."""
-
-
-def split(x: Any, indices_or_sections: Sections, axis: SupportsIndex = 0) -> list[Array]:
+def split(x: Any, indices_or_sections: Any, axis: SupportsIndex = 0) -> list[Array]:
     """Parts of an array along an axis. Nothing moves: each node keeps what it has.
 
     Args:
@@ -61,7 +59,7 @@ def split(x: Any, indices_or_sections: Sections, axis: SupportsIndex = 0) -> lis
     """
     x = as_array(x)
     size = x.shape[axis_of(axis, x.ndim)]
-    if not isinstance(indices_or_sections, Sequence):
+    if not np.ndim(indices_or_sections):
         parts = operator.index(indices_or_sections)
         if parts < 1 or size % parts:
             raise ValueError(
@@ -71,12 +69,12 @@ def split(x: Any, indices_or_sections: Sections, axis: SupportsIndex = 0) -> lis
     return array_split(x, indices_or_sections, axis)
 
 
-def array_split(x: Any, indices_or_sections: Sections, axis: SupportsIndex = 0) -> list[Array]:
+def array_split(x: Any, indices_or_sections: Any, axis: SupportsIndex = 0) -> list[Array]:
     """Parts of an array, of lengths that differ by 1 at most; see `split`."""
     x = as_array(x)
     along = axis_of(axis, x.ndim)
-    if isinstance(indices_or_sections, Sequence):
-        cuts = [operator.index(one) for one in indices_or_sections]
+    if np.ndim(indices_or_sections):
+        cuts = [operator.index(one) for one in np.asarray(indices_or_sections)]
     else:
         parts = operator.index(indices_or_sections)
         if parts < 1:
@@ -87,8 +85,8 @@ def array_split(x: Any, indices_or_sections: Sections, axis: SupportsIndex = 0) 
     return [getitem(x, (*lead, slice(begin, end))) for begin, end in ranges]
 
 
-def _along(axis: int, name: str) -> Callable[[Any, Sections], list[Array]]:
-    def call(x: Any, indices_or_sections: Sections) -> list[Array]:
+def _along(axis: int, name: str) -> Callable[[Any, Any], list[Array]]:
+    def call(x: Any, indices_or_sections: Any) -> list[Array]:
         x = as_array(x)
         if x.ndim <= axis and not (axis == 1 and x.ndim == 1):
             raise ValueError(

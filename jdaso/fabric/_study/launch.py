@@ -62,8 +62,18 @@ def launch_of(
     workload: ChosenWorkload,
     cluster: Cluster | None,
     hosts: tuple[str, ...],
+    compiled: Path | None = None,
 ) -> Launch:
     """Returns the launch of a cell: one rank on each of `hosts`, or all on this machine.
+
+    Args:
+        cell: the cell.
+        fabric: its fabric.
+        library: its library.
+        workload: its workload.
+        cluster: its emulated hosts; None without.
+        hosts: as in `Launch`.
+        compiled: folder for the programs that ranks on this machine compile; None: ranks keep none.
 
     Raises:
         LookupError: there is no mpiexec for the library.
@@ -77,7 +87,9 @@ def launch_of(
     chosen.setdefault(COORDINATOR, _coordinator(hosts, cluster))
     base = with_home(os.environ) if hosts and not cluster else alone(os.environ)
     base |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command = _started(command, python, int(cell.factors["nodes"]), hosts, cluster, list(chosen))
+    kept = _kept_programs(compiled) if compiled and (cluster or not hosts) else {}
+    base, names = {**kept, **base}, [*chosen, *kept]
+    command = _started(command, python, int(cell.factors["nodes"]), hosts, cluster, names)
     return Launch(command, {**base, **chosen}, chosen, hosts)
 
 
@@ -107,6 +119,12 @@ def _kept_on_links(cluster: Cluster) -> dict[str, str]:
     found = cluster.environment
     kept = {name: found[name] for name in found if os.environ.get(name) != found[name]}
     return {"JAX_PLATFORMS": "cpu", **kept}
+
+
+def _kept_programs(folder: Path) -> dict[str, str]:
+    """Variables by which JAX keeps what takes long to compile, for later launches."""
+    about = {"JAX_COMPILATION_CACHE_DIR": str(folder)}
+    return {**about, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
 
 
 def _coordinator(hosts: Sequence[str], cluster: Cluster | None) -> str:

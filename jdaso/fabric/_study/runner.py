@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable
@@ -29,6 +30,9 @@ from .outcomes import Limits
 from .processes import run_to_end
 from .rows import Outcome, Row
 
+COMPILED = "compiled"
+"""Folder of a study for programs that its ranks have compiled; removed once all launches ran."""
+
 _GRACE_SECONDS = 0.0
 """Ranks of a cell save nothing."""
 
@@ -43,6 +47,7 @@ class Machinery:
         clusters: emulated clusters.
         guard: the process that ends a launch if this process is killed.
         allocated: hosts of the scheduler's allocation; none outside of one.
+        compiled: folder for programs that ranks on this machine compile.
         about: columns that all rows have in common.
     """
 
@@ -51,6 +56,7 @@ class Machinery:
     clusters: Clusters
     guard: Guarded
     allocated: tuple[str, ...]
+    compiled: Path
     about: dict[str, Any]
 
 
@@ -88,11 +94,13 @@ def run_study(
         left = _left(study, journal, again=again)
         about = {"machine": machine(), "commit": commit()}
         found = _found(study, left)
-        shared = Machinery(study, found, clusters, guard, allocated, about)
+        compiled = Path(folder).absolute() / COMPILED
+        shared = Machinery(study, found, clusters, guard, allocated, compiled, about)
         for done, turn in enumerate(left, 1):
             row = run_cell(shared, turn)
             journal.append(row)
             on_row(row, len(left) - done)
+        shutil.rmtree(compiled, ignore_errors=True)
     return len(left)
 
 
@@ -171,7 +179,8 @@ def _outcome(shared: Machinery, cell: Cell) -> tuple[Outcome, Launch | None, Clu
         return outcomes.failed(error), None, None
     hosts, launch = hosts_of(cell, fabric, cluster, shared.allocated), None
     try:
-        launch = launch_of(cell, fabric, library, workload, cluster, hosts)
+        about = cell, fabric, library, workload, cluster, hosts
+        launch = launch_of(*about, shared.compiled)
         return _ended(shared, launch, fabric), launch, cluster
     except LookupError as error:
         return outcomes.missing(str(error)), launch, cluster

@@ -96,7 +96,7 @@ def test_under_open_mpi_and_three_nodes(case):
 def test_skip_leaves_the_exchange_out_on_all_nodes():
     done = launch("nan_skip")
     assert done.returncode == 0
-    assert done.stdout.count("end") == 2
+    assert done.stdout.count(" end\n") == 2
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_all_say_that_a_node_did_not_come():
 def test_a_run_that_recovers_as_the_error_says_ends_as_any_other(engine):
     done = launch("stale", engine)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("end") == 2, done.stdout
+    assert done.stdout.count(" end\n") == 2, done.stdout
 
 
 @pytest.mark.parametrize("engine", rows(["mpi4jax", "mpi4py"], ["mpi4py"]))
@@ -228,7 +228,7 @@ def test_what_is_in_flight_when_the_program_ends_is_completed(case, engine):
     """A session that nobody closes, left with an exchange in flight: said, and no failure."""
     done = launch(case, engine)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count("end") == 2, done.stdout
+    assert done.stdout.count(" end\n") == 2, done.stdout
     for node in (0, 1):
         assert re.search(rf"log: \[node {node} of 2.*never merged", done.stdout), done.stdout
 
@@ -246,4 +246,4 @@ def test_mpi4jax_built_for_another_mpi(tmp_path):
 def test_nodes_of_different_numbers_of_devices_work_together():
     """Node 1 has two devices, and node 0 one."""
     done = launch("more_devices")
-    assert done.returncode == 0 and done.stdout.count("end") == 2, done.stdout
+    assert done.returncode == 0 and done.stdout.count(" end\n") == 2, done.stdout

@@ -176,7 +176,7 @@ def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
     ("mpi", "number"),
     rows(
         product(["mpich", "openmpi"], [signal.SIGTERM, signal.SIGUSR1]),
-        day=[("mpich", signal.SIGTERM), ("openmpi", signal.SIGUSR1)],
+        day=[("mpich", signal.SIGTERM)],
     ),
 )
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_path, undisturbed):

@@ -74,6 +74,7 @@ def test_a_timeout_is_reported():
     assert "The ranks did not finish within 2 s and were ended" in output
 
 
+@nightly
 def test_interrupted_it_leaves_nothing_behind():
     with start("--epochs", 50) as process:
         try:

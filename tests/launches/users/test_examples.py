@@ -55,7 +55,7 @@ def test_every_example_is_here():
     assert found == {*EXAMPLES, "arrays.py"}  # test_arrays.py has that one
 
 
-@pytest.mark.parametrize("name", rows(EXAMPLES, ["smallest.py", "linen_shard_map.py"]))
+@pytest.mark.parametrize("name", rows(EXAMPLES, ["smallest.py"]))
 def test_example(name, tmp_path):
     arguments, devices, falls_to = EXAMPLES[name]
     arguments = [str(tmp_path) if a == "FOLDER" else a for a in arguments]

@@ -78,7 +78,9 @@ def test_a_limit_that_other_hosts_would_not_know_is_refused():
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_variables_of_an_allocation_are_kept_and_one_rank_goes_to_each_host(monkeypatch, nodes):
+def test_variables_of_an_allocation_are_kept_and_one_rank_goes_to_each_host(
+    monkeypatch, tmp_path, nodes
+):
     """mpiexec asks the scheduler by them; without hosts they would make a rank of the process."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr("jdaso.fabric._study.launch.mpiexec_of", lambda _: "/opt/mpiexec")
@@ -90,5 +92,9 @@ def test_variables_of_an_allocation_are_kept_and_one_rank_goes_to_each_host(monk
     assert there.command[:7] == ["/opt/mpiexec", "-n", str(nodes), *hosts]
     assert there.environment["SLURM_JOB_ID"] == "7"
     assert there.environment["JDASO_STUDY_COORDINATOR"].startswith("n2:")
-    here = launch_of(*about, ())
+    here = launch_of(*about, (), tmp_path)
     assert "SLURM_JOB_ID" not in here.environment and "-hosts" not in here.command
+    assert here.environment["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+    assert "JAX_COMPILATION_CACHE_DIR" not in launch_of(*about, ("n2",), tmp_path).environment
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/mine")
+    assert launch_of(*about, (), tmp_path).environment["JAX_COMPILATION_CACHE_DIR"] == "/mine"

@@ -115,7 +115,7 @@ WITH_LOSS = [case for case in CASES if case.name != "local_mean"]
 # With one node `daso` returns before it looks at merge or wire: these run the lines of "daso-P1".
 AS_OTHERS = ("daso-paper-P1", "daso-outer-int8-P1", "synchronous-bfloat16-P1")
 # The merge rule and the wire of these are compared with the reference (test_against_reference.py).
-BY_NIGHT = (*AS_OTHERS, "daso-paper-P3", "synchronous-bfloat16-P3")
+BY_NIGHT = (*AS_OTHERS, "daso-paper-P3", "synchronous-bfloat16-P3", "synchronous-local-axis")
 every_case = pytest.mark.parametrize(
     "case",
     rows(CASES, [case for case in CASES if case.name not in BY_NIGHT]),
