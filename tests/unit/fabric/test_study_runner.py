@@ -105,6 +105,28 @@ def test_every_fate_of_a_cell_is_a_row_and_the_study_ends(tmp_path):
     assert [row["order"] for row in lines(tmp_path / "out")] == list(range(9))
 
 
+COMPILES = f"""{GIVE}
+import jax, jax.numpy as jnp
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+found = []
+jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+jax.jit(lambda x: jnp.sin(x) + 7)(1.0)
+say(chosen={{"hit": "/jax/compilation_cache/cache_hits" in found}})
+"""
+
+
+def test_a_launch_takes_what_an_earlier_one_has_compiled(tmp_path):
+    study = with_program(
+        tmp_path / "compiles.py",
+        COMPILES,
+        replicates=2,
+        factors={**small_factors(), "library": "one", "bytes": 4},
+    )
+    assert run_study(study, tmp_path / "out") == 2
+    assert [row["chosen"]["hit"] for row in lines(tmp_path / "out")] == [False, True]
+    assert not (tmp_path / "out" / "compiled").exists()
+
+
 def small_factors():
     return {"fabric": "here", "library": ["one", "two"], "workload": "mine", "nodes": 1}
 
