@@ -407,6 +407,22 @@ def test_spectral_clustering_of_flowers(nodes):
         assert same_groups(found["labels"], theirs.labels_)
 
 
+@nightly
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize(("groups", "gamma"), [(3, 1.0), (5, 2.0), (10, 1.0)])
+def test_spectral_clustering_of_clothes(groups, gamma, nodes):
+    x = data("fashion")[0]
+    x = (x / np.sqrt(x.var(0).sum())).astype(np.float32)
+    theirs = cluster.SpectralClustering(groups, gamma=gamma, random_state=0).fit(x)
+
+    def run():
+        model = ja.cluster.SpectralClustering(groups, gamma=gamma, random_state=0).fit(split(x))
+        return dict(labels=model.labels_)
+
+    for found in each(nodes, run):
+        assert same_groups(found["labels"], theirs.labels_)
+
+
 def test_equal_distances_have_one_order_on_all_nodes(monkeypatch):
     """Large blocks pass in another order on each node; the query is whole on each."""
     monkeypatch.setattr(_in_place, "PIECE_BYTES", 4)
