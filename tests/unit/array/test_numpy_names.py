@@ -7,6 +7,8 @@ from array_nodes import on_nodes
 from nights import rows
 
 import jdaso.array as ja
+from jdaso.array._layout import ArrayLayout
+from jdaso.array._move import laid
 
 RNG = np.random.default_rng(0)
 LINE = RNG.normal(size=11).astype(np.float32)
@@ -23,6 +25,17 @@ BELOW = np.sort(LINE)
 NODES = rows((1, 2, 3, 7), day=(2,))
 SPLITS = {2: (0,)}  # by day in one way, and several arrays each in another
 EVERY_SPLIT = None, 0, 1, 2
+UNEVEN = 3
+"""A number of nodes whose arrays are not shared out evenly."""
+
+
+def uneven(x, k):
+    """The array with two rows on one node, none on the next, and the others on the third."""
+    if x.split is None:
+        return x
+    size = x.shape[x.split]
+    counts = np.roll([max(size - 2, 0), 0, min(size, 2)], k).tolist()
+    return laid(x, ArrayLayout(x.shape, x.split, tuple(counts)))
 
 
 def check(ours, theirs, nodes, *arrays):
@@ -39,6 +52,8 @@ def check(ours, theirs, nodes, *arrays):
                 ja.asarray(x, split=None if one is None or one >= x.ndim else one)
                 for one, x in zip(split, arrays, strict=True)
             ]
+            if nodes == UNEVEN:
+                given = [uneven(x, k) for k, x in enumerate(given)]
             found = ours(*given)
             found = found if isinstance(found, tuple | list) else [found]
             for one in found:
