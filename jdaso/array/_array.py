@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ._hints import hint_of
 from ._layout import ArrayLayout, Shape
 from ._methods import METHODS as METHODS
 from ._methods import Operators
@@ -175,6 +176,14 @@ class Array(Operators):
             raise TypeError(f"Only one element converts to {kind.__name__}, there are {self.size}.")
         return kind(METHODS["resplit"](self, None).block.reshape(()).item())
 
+    def copy(self) -> Array:
+        """Returns the array: it cannot change."""
+        return self
+
+    def tolist(self) -> Any:
+        """Gathers the array, and returns nested lists of Python's numbers; all nodes call it."""
+        return np.asarray(self).tolist()
+
     def item(self) -> Any:
         """Returns the one element as a Python number; if the array is split, all nodes call it."""
         return METHODS["resplit"](self, None).block.item()
@@ -219,7 +228,7 @@ class Array(Operators):
     def __getattr__(self, name: str) -> Any:
         """Functions of the namespace that are methods, too: ``x.sum(axis=0)``, ``x.resplit(1)``."""
         if name.startswith("_") or name not in METHODS:
-            raise AttributeError(f"Array has no attribute {name!r}.")
+            raise AttributeError(f"Array has no attribute {name!r}.{hint_of(name)}")
         return METHODS[name].__get__(self)
 
 

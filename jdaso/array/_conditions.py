@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ._array import Array, as_array
-from ._elementwise import elementwise, where
+from ._array import Array, as_array, of_one_world
+from ._elementwise import elementwise, trunc, where
 from ._layout import ArrayLayout
 from ._move import resplit
 from ._reduce import index_type
 from ._shape import ravel, stack
 from ._take import nonzero
+from ._varied import beside, varied
 
 
 def argwhere(x: Any) -> Array:
@@ -40,7 +41,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     Raises:
         ValueError: there are not as many choices as conditions, or none.
     """
-    if len(condlist) != len(choicelist) or not condlist:
+    if len(condlist) != len(choicelist) or len(condlist) == 0:
         raise ValueError(
             f"select takes as many choices as conditions, got {len(condlist)} conditions and "
             f"{len(choicelist)} choices."
@@ -52,12 +53,17 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 
 def nan_to_num(
-    x: Any, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    x: Any,
+    copy: bool = True,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
 ) -> Array:
     """Elements, with a number for NaN and for each infinity. Nothing moves.
 
     Args:
         x: the array.
+        copy: makes no difference, since JAX's arrays are immutable.
         nan: the number for NaN.
         posinf: the number for infinity; None: the largest of the type.
         neginf: the number for -infinity; None: the smallest of the type.
@@ -85,26 +91,28 @@ def interp(
     Moves the known points to all nodes if they are split.
 
     Raises:
-        ValueError: the known points are not two lines of one length.
+        ValueError: the known points are not two lines of one length, or the period is 0.
     """
-    known = [as_array(one) for one in (xp, fp)]
+    x, *known = of_one_world(x, xp, fp)
     if known[0].shape != known[1].shape or known[0].ndim != 1:
         shapes = [one.shape for one in known]
         raise ValueError(f"interp takes two lines of known points of one length, got {shapes}.")
-    places, values = (resplit(one, None).block for one in known)
-
-    def between(block: jax.Array) -> jax.Array:
-        return jnp.interp(block, places, values, left, right, period)
-
-    return elementwise(between, as_array(x))
+    if period == 0:
+        raise ValueError("period must not be 0. Leave it out for a function without one.")
+    points = [resplit(one, None).block for one in known]
+    if x.split is not None:
+        points = [varied(one, x.world) for one in points]
+    block = jnp.interp(x.block, *points, left, right, period)
+    return Array(block if block.size else beside(block, x.block, *points), x.layout, x.world)
 
 
 def modf(x: Any) -> tuple[Array, Array]:
     """The fractions and the whole parts of numbers, both with their signs. Moves nothing."""
     x = as_array(x)
-    fraction, whole = (elementwise(_part(k), x) for k in (0, 1))
-    return fraction, whole
+    x = x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float)
+    whole = trunc(x)
+    return elementwise(_fraction, x, whole), whole
 
 
-def _part(k: int) -> Callable[[jax.Array], jax.Array]:
-    return lambda block: jnp.modf(block)[k]
+def _fraction(x: jax.Array, whole: jax.Array) -> jax.Array:
+    return jnp.copysign(jnp.where(jnp.isinf(x), 0, x - whole), x)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array
+from ._dtypes import require_range
 from ._layout import ArrayLayout, Shape, axis_of, replaced
 from ._move import resplit
 from ._together import together
@@ -48,7 +49,8 @@ def asarray(
         split: the axis to divide over nodes; None: as it is.
 
     Raises:
-        ValueError: `copy` is False, and the numbers have to be copied.
+        ValueError: `copy` is False, and the numbers have to be copied; or whole numbers of 64 bits
+            do not fit the 32 that JAX has without `jax_enable_x64`.
     """
     if copy is False and not _as_is(obj, dtype):
         raise ValueError(
@@ -58,6 +60,8 @@ def asarray(
         block = jnp.array(obj.block, dtype=dtype, copy=bool(copy))
         found = Array(placed(block, device), obj.layout, obj.world)
         return found if split is None else resplit(found, split)
+    if dtype is None and isinstance(obj, np.ndarray):
+        require_range(obj, jax.dtypes.canonicalize_dtype(obj.dtype))
     block = jnp.array(obj, dtype=dtype) if copy else jnp.asarray(obj, dtype=dtype)
     found = as_array(placed(block.astype(block.dtype), device))  # not of a weak type
     return resplit(found, chosen(split, found.ndim))
@@ -236,6 +240,8 @@ def spaced(
     size, at = operator.index(num), world()
     if size < 0:
         raise ValueError(f"linspace and its kind make 0 numbers or more, got num={num}.")
+    if np.ndim(start) or np.ndim(stop):
+        raise ValueError(f"linspace and its kind take two numbers, got {start!r} and {stop!r}.")
     kind = complex if np.result_type(start, stop).kind == "c" else float
     layout = ArrayLayout((size,)).over(chosen(split, 1), at.nodes)
     part = layout.slice_of(at.node) if layout.counts else slice(0, size)
@@ -247,7 +253,7 @@ def spaced(
     numbers = mapped(numbers)
     kind = complex if numbers.dtype.kind == "c" else float
     if dtype is not None and jnp.issubdtype(dtype, jnp.integer):
-        numbers = np.floor(numbers)
+        numbers = np.floor(numbers) if mapped is np.asarray else np.trunc(numbers)
     block = jnp.asarray(numbers, jnp.result_type(kind) if dtype is None else dtype)
     return Array(placed(block, device), layout, at)
 

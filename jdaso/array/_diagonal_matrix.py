@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, SupportsIndex
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from ._array import Array, as_array, method
 from ._layout import ArrayLayout
 from ._pad import pad
 from ._shape import moveaxis
+from ._varied import beside
 from .linalg._diagonals import diagonal as diagonal_of_matrices
 
 
@@ -30,7 +32,7 @@ def diag(x: Any, k: int = 0) -> Array:
     Raises:
         ValueError: there are more than two axes, or none.
     """
-    x = as_array(x)
+    x, k = as_array(x), operator.index(k)
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:
@@ -39,6 +41,7 @@ def diag(x: Any, k: int = 0) -> Array:
     first = x.layout.begins[x.world.node] if x.counts else 0
     block = jnp.zeros((len(x.block), columns), x.dtype)
     block = block.at[rows, rows + first + max(k, 0)].set(x.block)
+    block = block if block.size else beside(block, x.block)
     layout = ArrayLayout((x.size, columns), x.split, x.counts)
-    beside = (0, k) if k > 0 else (-k, 0)
-    return pad(Array(block, layout, x.world), [beside, (0, 0)])
+    more = (0, k) if k > 0 else (-k, 0)
+    return pad(Array(block, layout, x.world), [more, (0, 0)])

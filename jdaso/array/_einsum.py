@@ -13,11 +13,12 @@ from ._array import Array, method, of_one_world
 from ._layout import ArrayLayout
 from ._move import laid, resplit
 from ._products import matmul, tensordot, vecdot
+from ._reduce import REDUCTIONS
 from ._shape import expand_dims, ravel
 from ._varied import beside, varied
 
 
-def einsum(subscripts: str, *operands: Any) -> Array:
+def einsum(subscripts: str, *operands: Any, optimize: Any = True) -> Array:
     """Sums of products, like `numpy.einsum`: ``einsum("nd,md->nm", x, y)``.
 
     Args:
@@ -25,6 +26,7 @@ def einsum(subscripts: str, *operands: Any) -> Array:
             or between them; behind ``->`` those of the result, by default the letters that occur
             once, in their order.
         operands: the arrays.
+        optimize: makes no difference: JAX chooses the order of products.
 
     The result is split along the letter for which the least has to move. Moves the operands that
     have the letter to a split along its axis, the others to all nodes. If the result lacks the
@@ -34,6 +36,8 @@ def einsum(subscripts: str, *operands: Any) -> Array:
         ValueError: there are not as many letters as axes, a letter stands for two lengths, or the
             result has a letter that no operand has, or one twice.
     """
+    if not isinstance(subscripts, str) or not operands:
+        raise TypeError("einsum takes a text such as 'ij,jk->ik', and then an array for each part.")
     arrays = of_one_world(*operands)
     names, result = _letters(subscripts, arrays)
     sizes = _sizes(subscripts, names, arrays)
@@ -79,6 +83,8 @@ def _letters(subscripts: str, arrays: Sequence[Array]) -> tuple[list[str], str]:
     spelled = [
         one.replace("...", others[most - rest :]) for one, rest in zip(names, rests, strict=True)
     ]
+    if arrow and others and "..." not in result:
+        raise ValueError(f"einsum {subscripts!r}: the result lacks the '...' of an operand.")
     if arrow:
         result = result.replace("...", others)
     else:
@@ -173,8 +179,20 @@ def inner(x1: Any, x2: Any) -> Array:
 
 
 def vdot(x1: Any, x2: Any) -> Array:
-    """The sum of ``conj(x1) x2`` over all elements, as flat arrays. Moves one number."""
-    return vecdot(ravel(x1), ravel(x2))
+    """The sum of ``conj(x1) x2`` over all elements, as flat arrays.
+
+    Moves one number if both have one layout, else the smaller one, or what `ravel` moves.
+
+    Raises:
+        ValueError: they have different numbers of elements.
+    """
+    a, b = of_one_world(x1, x2)
+    if a.size != b.size:
+        raise ValueError(f"vdot takes as many elements of both, got {a.shape} and {b.shape}.")
+    if a.shape != b.shape:
+        return vecdot(ravel(a), ravel(b))
+    product = a.conj() * b
+    return REDUCTIONS["sum"](product, dtype=product.dtype)
 
 
 def kron(x1: Any, x2: Any) -> Array:
@@ -185,7 +203,10 @@ def kron(x1: Any, x2: Any) -> Array:
     for _ in range(a.ndim - b.ndim):
         b = expand_dims(b)
     whole = resplit(b, None).block
-    block = jnp.kron(a.block, whole if a.split is None else varied(whole, a.world))
+    whole = whole if a.split is None else varied(whole, a.world)
+    kind = jnp.result_type(a.dtype, b.dtype)
+    both = [one.astype(jnp.int8) if kind.kind == "b" else one for one in (a.block, whole)]
+    block = jnp.kron(*both).astype(kind)
     shape = tuple(n * m for n, m in zip(a.shape, b.shape, strict=True))
     counts = tuple(count * b.shape[a.split or 0] for count in a.counts)
     return Array(block, ArrayLayout(shape, a.split, counts), a.world)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import Array, as_array, made, method, world_of
+from ._array import METHODS, Array, as_array, made, method, world_of
 from ._create import placed
 from ._layout import ArrayLayout
 from ._move import cut, laid, resplit
@@ -39,8 +39,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     """
     arrays = [x for x in operands if isinstance(x, Array)]
     if not arrays:
-        whole = as_array(function(*operands))
-        return whole
+        return as_array(function(*(np.asarray(x) if isinstance(x, list) else x for x in operands)))
     first = arrays[0]
     if len(arrays) == len(operands) and all(_alike(x, first) for x in arrays[1:]):
         blocks = [x.block for x in arrays]
@@ -180,7 +179,6 @@ rad2deg = _of_numpy("rad2deg")
 real = _of_numpy("real")
 reciprocal = _of_numpy("reciprocal")
 remainder = _of_two("remainder")
-round = _of_numpy("round")  # noqa: A001
 sign = _of_numpy("sign")
 signbit = _of_numpy("signbit")
 sin = _of_numpy("sin")
@@ -195,11 +193,17 @@ trunc = _of_numpy("trunc")
 
 
 @method("where")
-def where(condition: Any, x: Any, y: Any) -> Array:
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """Elements of x where the condition is true, else of y.
+
+    With a condition alone its places, as `nonzero` returns them.
 
     Moves nothing if all have one layout or are whole on each node; else the smaller ones.
     """
+    if x is None and y is None:
+        return METHODS["nonzero"](as_array(condition))
+    if x is None or y is None:
+        raise ValueError("where takes a condition, or a condition and two arrays. Give both.")
     return elementwise(jnp.where, condition, x, y)
 
 
@@ -213,6 +217,12 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
         return jnp.clip(x, **dict(zip(names, bounds, strict=True)))
 
     return elementwise(clipped, x, *given)
+
+
+@method("round")
+def round(x: Any, decimals: int = 0) -> Array:  # noqa: A001
+    """Elements rounded to a number of decimals, halves to even digits. Nothing moves."""
+    return elementwise(lambda block: jnp.round(block, decimals), as_array(x))
 
 
 @method("astype")

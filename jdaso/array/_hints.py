@@ -19,6 +19,9 @@ _OTHER_NAMES = {
     "div": "divide",
     "floordiv": "floor_divide",
     "histc": "histogram",
+    "identity": "eye",
+    "amax": "max",
+    "amin": "min",
     "invert": "bitwise_invert",
     "left_shift": "bitwise_left_shift",
     "load_csv": "load",
@@ -46,5 +49,9 @@ _OTHER_NAMES |= {f"arc{name}": f"a{name}" for name in _INVERSE} | {"arctan2": "a
 
 def __getattr__(name: str) -> object:
     """Raises the error of a module without a name; it tells the name here of one elsewhere."""
-    hint = f" Take ja.{_OTHER_NAMES[name]}." if name in _OTHER_NAMES else ""
-    raise AttributeError(f"jdaso.array has no {name!r}.{hint}", name=name, obj=None)
+    raise AttributeError(f"jdaso.array has no {name!r}.{hint_of(name)}", name=name, obj=None)
+
+
+def hint_of(name: str) -> str:
+    """Returns a sentence that tells the name here of one elsewhere; empty if there is none."""
+    return f" Take ja.{_OTHER_NAMES[name]}." if name in _OTHER_NAMES else ""

@@ -41,6 +41,10 @@ def histogram(
 
     Moves: two numbers from each node for a range that is not given, and one sum of the counts.
     """
+    if isinstance(bins, str):
+        raise TypeError(
+            f"bins must be a number or edges, got {bins!r}. Find a number by rule first."
+        )
     x, weighed = _weighed(x, weights)
     edges = _edges(x, bins, range)
     # In NumPy the types of both ends decide how numbers are rounded.
@@ -265,7 +269,7 @@ def _least_and_largest(block: jax.Array) -> np.ndarray:
     return np.array([numbers.min(), numbers.max()])
 
 
-def bincount(x: Any, *, weights: Any = None, minlength: int = 0) -> Array:
+def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
     """The number of elements of each value 0, 1, ...; with weights their sums.
 
     Raises:

@@ -88,9 +88,9 @@ def array_split(x: Any, indices_or_sections: Any, axis: SupportsIndex = 0) -> li
 def _along(axis: int, name: str) -> Callable[[Any, Any], list[Array]]:
     def call(x: Any, indices_or_sections: Any) -> list[Array]:
         x = as_array(x)
-        if x.ndim <= axis and not (axis == 1 and x.ndim == 1):
+        if x.ndim <= axis and not (axis == 1 and x.ndim == 1) or (axis == 0 and x.ndim == 1):
             raise ValueError(
-                f"{name} takes an array of {axis + 1} axes or more, the shape is {x.shape}."
+                f"{name} takes an array of {max(axis + 1, 2)} axes or more, got {x.shape}."
             )
         return split(x, indices_or_sections, min(axis, x.ndim - 1))
 

@@ -159,18 +159,36 @@ def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @method("var")
-def var(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+def var(
+    x: Any,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    ddof: float | None = None,
+) -> Array:
     """Variance ``sum |x - mean|² / (n - correction)`` over axes (None: all).
+
+    `ddof` is NumPy's older name of `correction`.
 
     Moves at most two numbers of each result, in one operation, from each node to each other one.
     """
-    return _variances(x, axis, float(correction), keepdims=keepdims, root=False)
+    left = float(correction if ddof is None else ddof)
+    return _variances(x, axis, left, keepdims=keepdims, root=False)
 
 
 @method("std")
-def std(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+def std(
+    x: Any,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    ddof: float | None = None,
+) -> Array:
     """Standard deviation, the root of `var`, which moves the same."""
-    return _variances(x, axis, float(correction), keepdims=keepdims, root=True)
+    left = float(correction if ddof is None else ddof)
+    return _variances(x, axis, left, keepdims=keepdims, root=True)
 
 
 def _variances(x: Any, axis: Axis, correction: float, *, keepdims: bool, root: bool) -> Array:

@@ -60,18 +60,33 @@ def nanmean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Array:
     return _typed(found, x)
 
 
-def nanvar(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+def nanvar(
+    x: Any,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    ddof: float | None = None,
+) -> Array:
     """Variance of the n elements that are not NaN, over axes (None: all).
 
     The sum of squared distances from their mean, divided by ``n - correction``; NaN unless this is
     positive. Moves three reductions of the result's size.
     """
-    return _typed(_variance(as_array(x), axis, correction, keepdims=keepdims), as_array(x))
+    left = correction if ddof is None else ddof
+    return _typed(_variance(as_array(x), axis, left, keepdims=keepdims), as_array(x))
 
 
-def nanstd(x: Any, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Array:
+def nanstd(
+    x: Any,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    keepdims: bool = False,
+    ddof: float | None = None,
+) -> Array:
     """Standard deviation of the elements that are not NaN, the root of `nanvar`; moves the same."""
-    found = _variance(as_array(x), axis, correction, keepdims=keepdims)
+    found = _variance(as_array(x), axis, correction if ddof is None else ddof, keepdims=keepdims)
     return _typed(elementwise(jnp.sqrt, found), as_array(x))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
@@ -53,7 +54,8 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Array:
             their middle; ``"valid"``: those at which the shorter line lies inside the longer one.
 
     Moves the shorter line to all nodes, and across each border between nodes the shorter line's
-    length, less one, of the longer one. The result is split like the longer one.
+    length, less one, of the longer one. The result is split like the longer one. Split lines are
+    not for programs of `jax.jit` and derivatives, as `gradient` and `trapezoid` along the split.
 
     Raises:
         ValueError: an array does not have one axis or no elements, or there is no such mode.
@@ -66,35 +68,47 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Array:
         )
     if short.size > long.size:
         long, short = short, long
-    filter_ = resplit(short, None).block
-    if long.split is None:
-        found = jnp.convolve(long.block, filter_, mode)
-        return Array(found, ArrayLayout(found.shape), long.world)
-    return _convolved(long, filter_, mode)
+    return _convolved(long, resplit(short, None).block, mode)
 
 
 def _convolved(x: Array, weights: jax.Array, mode: str) -> Array:
-    """The convolution of a split line: of own rows with as many before them as the filter needs."""
-    width, node = len(weights), x.world.node
+    """The convolution of own rows, with as many before them as the weights need."""
+    width, node = len(weights), x.world.node if x.counts else 0
     first = {"full": 0, "same": (width - 1) // 2, "valid": width - 1}[mode]
     end = {"full": x.size + width - 1, "same": first + x.size, "valid": x.size}[mode]
     # Place i of all n + m - 1 needs rows i - m + 1 to i; the last node has those at the end.
-    cuts = [*x.layout.begins, end]
-    cuts = np.clip(cuts, first, end).tolist()
+    begins = x.layout.begins if x.counts else (0,)
+    cuts = np.clip([*begins, end], first, end).tolist()
     parts = [
         slice(min(max(begin - width + 1, 0), x.size), min(stop, x.size))
         if stop > begin
         else slice(0, 0)
-        for begin, stop in zip(cuts, cuts[1:], strict=False)
+        for begin, stop in itertools.pairwise(cuts)
     ]
-    rows, counts = rows_at(x, parts), tuple(np.diff(cuts).tolist())
+    rows = rows_at(x, parts) if x.counts else x.block[parts[0]]
+    counts, kind = tuple(np.diff(cuts).tolist()), jnp.result_type(x.dtype, weights.dtype)
     begin, stop = cuts[node], cuts[node + 1]
+    block = jnp.zeros((0,), kind)
     if stop > begin:
         lacking = max(width - 1 - begin, 0), max(stop - x.size, 0)
-        block = jnp.convolve(jnp.pad(rows, lacking), weights, "valid")
-    else:
-        block = jnp.zeros((0,), jnp.convolve(weights, weights[:1], "valid").dtype)
-    return Array(block, ArrayLayout((sum(counts),), 0, counts), x.world)
+        block = _valid(jnp.pad(rows, lacking).astype(kind), weights.astype(kind))
+    return Array(block, ArrayLayout((sum(counts),), x.split, counts if x.counts else ()), x.world)
+
+
+@jax.jit
+def _valid(rows: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sums at the places where the weights lie inside the rows; whole numbers exactly."""
+    if jnp.issubdtype(rows.dtype, jnp.inexact):
+        return jnp.convolve(rows, weights, "valid")
+    width, size = len(weights), len(rows) - len(weights) + 1
+    kind = jnp.int32 if rows.dtype == bool else rows.dtype
+
+    def add(total: jax.Array, k: jax.Array) -> tuple[jax.Array, None]:
+        part = jax.lax.dynamic_slice_in_dim(rows, width - 1 - k, size)
+        return total + part.astype(kind) * weights[k].astype(kind), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros(size, kind), jnp.arange(width))
+    return total.astype(rows.dtype)
 
 
 def correlate(a: Any, v: Any, mode: str = "valid") -> Array:
@@ -132,7 +146,9 @@ def gradient(f: Any, *spacing: Any, axis: Axes | None = None) -> Array | list[Ar
         [axis_of(k, f.ndim) for k in axis] if isinstance(axis, Sequence) else axes_of(axis, f.ndim)
     )
     each = [1.0] * len(along) if not spacing else list(spacing)
-    each = each * len(along) if len(each) == 1 else each
+    each = each * len(along) if len(each) == 1 and not np.ndim(each[0]) else each
+    if len(set(along)) != len(along) or f.dtype == bool:
+        raise ValueError(f"gradient takes numbers and each axis once, got {f.dtype} and {axis}.")
     if len(each) != len(along):
         raise ValueError(f"gradient of {len(along)} axes got {len(each)} distances. Give 1 or all.")
     found = [_slope(f, k, one) for k, one in zip(along, each, strict=True)]
@@ -141,6 +157,8 @@ def gradient(f: Any, *spacing: Any, axis: Axes | None = None) -> Array | list[Ar
 
 def _slope(f: Array, axis: int, spacing: Any) -> Array:
     size, places = f.shape[axis], np.asarray(spacing)
+    if places.ndim == 1 and len(places):
+        places = places - places[0]  # in 64 bits: large places round where they are close
     if size < 2 or places.ndim > 1 or (places.ndim and len(places) != size):
         raise ValueError(
             f"gradient along axis {axis} of the shape {f.shape} takes two indices or more, and one "
@@ -178,7 +196,7 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: SupportsIndex = -1) 
     along = axis_of(axis, y.ndim)
     heights, widths = _between(y, along, lambda lower, upper: (lower + upper) / 2), dx
     if x is not None:
-        x = as_array(x)
+        x = as_array(x if isinstance(x, Array | jax.Array) else _from_zero(x))
         if x.shape not in ((y.shape[along],), y.shape):
             raise ValueError(f"trapezoid of y {y.shape} along axis {along}: x has {x.shape}.")
         if x.shape != y.shape:
@@ -187,6 +205,12 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: SupportsIndex = -1) 
         x = x if y.split is None or x.shape[y.split] == 1 else _like(x, y)
         widths = _between(x, along, lambda lower, upper: upper - lower)
     return (heights * widths).sum(axis=along)
+
+
+def _from_zero(x: Any) -> np.ndarray:
+    """Places less the first one, in 64 bits: large ones round where they are close."""
+    places = np.asarray(x)
+    return places - places.reshape(-1)[0] if places.size else places
 
 
 def _like(x: Array, y: Array) -> Array:

@@ -15,7 +15,6 @@ from ._layout import ArrayLayout, Axes, axes_of, axis_of, replaced
 from ._move import flat_rows, laid, resplit, take_rows
 
 
-@method("reshape")
 def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
     """The same elements, in their order, in another shape, split along its first axis.
 
@@ -33,6 +32,12 @@ def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
     if x.split is None or not wanted:
         return Array(resplit(x, None).block.reshape(wanted), ArrayLayout(wanted), x.world)
     return flat_rows(x, wanted)
+
+
+@method("reshape")
+def _reshaped(x: Any, *shape: Any, copy: bool | None = None) -> Array:
+    """``x.reshape(2, -1)``, or with a tuple."""
+    return reshape(x, shape[0] if len(shape) == 1 else shape, copy=copy)
 
 
 def _each(numbers: Axes) -> tuple[int, ...]:
@@ -100,9 +105,11 @@ def expand_dims(x: Any, axis: Axes = 0) -> Array:
 
 
 @method("squeeze")
-def squeeze(x: Any, axis: Axes) -> Array:
-    """The array without axes of length 1. Moves one row if the split is among them."""
+def squeeze(x: Any, axis: Axes | None = None) -> Array:
+    """The array without axes of length 1 (None: all). Moves one row if the split is among them."""
     x = as_array(x)
+    if axis is None:
+        axis = tuple(k for k, n in enumerate(x.shape) if n == 1)
     axes = axes_of(axis, x.ndim)
     if wrong := [k for k in axes if x.shape[k] != 1]:
         raise ValueError(f"axis {wrong[0]} has length {x.shape[wrong[0]]}, not 1. Leave it out.")

@@ -18,7 +18,7 @@ from ._array import Array, as_array, method
 from ._layout import ArrayLayout, axis_of, balanced
 from ._move import resplit
 from ._reduce import index_type
-from ._shape import flip
+from ._shape import flip, ravel
 from ._world import World
 
 _MOST_COUNTS = 512
@@ -153,20 +153,45 @@ def _along(x: Any, axis: int, *, places: bool) -> Array:
 
 
 @method("sort")
-def sort(x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
+def sort(
+    x: Any,
+    axis: int | None = -1,
+    *,
+    descending: bool = False,
+    stable: bool = True,
+    kind: str | None = None,
+) -> Array:
     """The elements in ascending order along an axis; equal ones keep their order, NaN come last.
+
+    Args:
+        x: the array.
+        axis: the axis; None: of the flat array.
+        descending: whether the largest come first.
+        stable: makes no difference: equal elements keep their order.
+        kind: makes no difference.
+
+    Returns a new array, also as a method: arrays are immutable.
 
     Moves nothing along another axis than the split; along the split of one axis each number at most
     once, of several axes what two `resplit` move.
     """
+    x, axis = (ravel(x), 0) if axis is None else (x, axis)
     if descending:
         return flip(_along(x, axis, places=False), axis=axis)
     return _along(x, axis, places=False)
 
 
 @method("argsort")
-def argsort(x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Array:
+def argsort(
+    x: Any,
+    axis: int | None = -1,
+    *,
+    descending: bool = False,
+    stable: bool = True,
+    kind: str | None = None,
+) -> Array:
     """The indices that sort an array along an axis; see `sort`."""
+    x, axis = (ravel(x), 0) if axis is None else (x, axis)
     if descending:
         x = as_array(x)
         last = x.shape[axis_of(axis, x.ndim)] - 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ._array import Array, as_array
 from ._elementwise import elementwise
@@ -80,6 +81,8 @@ def _ratio(
 ) -> Array:
     """A ratio of the mean square distance from the mean, and of a mean higher power."""
     x = as_array(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"skew and kurtosis take real numbers, got {x.dtype}. Take real or imag.")
     x = x.astype(type_of_means(x.dtype))
     axes = axes_of(axis, x.ndim)
     middle, spread, number = moments(x, axes)
@@ -91,8 +94,10 @@ def _ratio(
 
     sums = REDUCTIONS["sum"](elementwise(raised, x, middle), axis=axes, keepdims=True)
 
-    def divided(squares: jax.Array, sums: jax.Array) -> jax.Array:
-        return ratio(squares / number, sums / number, number)
+    def divided(middle: jax.Array, squares: jax.Array, sums: jax.Array) -> jax.Array:
+        second = squares / number
+        equal = second <= (jnp.finfo(second.dtype).eps * middle) ** 2
+        return jnp.where(equal, jnp.nan, ratio(second, sums / number, number))
 
-    found = elementwise(divided, squares, sums)
+    found = elementwise(divided, middle, squares, sums)
     return found if keepdims else squeeze(found, axes)

@@ -46,6 +46,7 @@ def unique(
         ValueError: the array has no such axis, or rows of no elements or of complex numbers.
     """
     x = as_array(x)
+    axis = None if axis is None or (x.ndim == 1 and axis_of(axis, 1) == 0) else axis
     if axis is not None:
         found = _of_axis(x, axis_of(axis, x.ndim))
     elif return_index or return_inverse or (equal_nan and x.dtype.kind == "c"):

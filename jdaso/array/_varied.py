@@ -30,7 +30,7 @@ def beside(block: jax.Array, *used: Any) -> jax.Array:
     JAX leaves out operations without rows, and their derivatives. A node without rows would then
     not take part in the reductions of the other nodes' derivatives, and they would wait for it.
     """
-    if not isinstance(block, Tracer) or not jnp.issubdtype(block.dtype, jnp.inexact):
+    if not jnp.issubdtype(block.dtype, jnp.inexact):
         return block
     for x in used:
         if isinstance(x, Tracer) and jnp.issubdtype(x.dtype, jnp.inexact):

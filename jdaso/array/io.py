@@ -48,7 +48,8 @@ def load(
     evenly those of `rows` or to split along another axis.
 
     Raises:
-        OSError, ValueError: on every node, if one node cannot read its part.
+        OSError, ValueError: on every node, if one node cannot read its part, or if whole numbers
+            of 64 bits do not fit 32.
         ValueError: `rows` has a step, or counts from the end.
         ImportError: a package that reads the format is missing; the error tells how to install it.
     """
@@ -63,12 +64,14 @@ def _range_of(rows: slice | None) -> tuple[int, int | None]:
     """The first row, and the one behind the last; None: the last of the file."""
     if rows is None:
         return 0, None
+    if not isinstance(rows, slice):
+        raise TypeError(f"rows must be a slice, such as slice(0, 1000), got {rows!r}.")
     begin = 0 if rows.start is None else operator.index(rows.start)
     end = None if rows.stop is None else operator.index(rows.stop)
     if rows.step not in (None, 1) or begin < 0 or (end is not None and end < 0):
         raise ValueError(
-            f"rows must be a slice without a step or negative numbers, got {rows}. Take "
-            "x[::step] of what is read."
+            f"rows must be a slice without a step or negative numbers, got {rows}. Count from the "
+            "front, and take x[::step] of what is read."
         )
     return begin, end
 
@@ -103,6 +106,8 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
         TypeError: files have no type for the numbers; an older file stays as it is.
         ImportError: a package that writes the format is missing; the error tells how to install it.
     """
+    if isinstance(path, Array):
+        raise TypeError("save takes the array first, then the path: ja.save(x, path).")
     path = Path(path)
     if np.dtype(x.dtype).kind == "V":
         raise TypeError(f"Files have no type for {x.dtype}. Save x.astype('float32').")

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..._jax.ffi import aligned
 from .._array import Array
+from .._dtypes import require_range
 from .._layout import ArrayLayout, axis_of
 from .._move import resplit
 from .._together import together
@@ -108,7 +109,10 @@ def read(stored: Any, where: list[slice], dtype: Any) -> jax.Array:
     for begin in range(0, shape[0], step):
         end = min(begin + step, shape[0])
         rows = slice(where[0].start + begin, where[0].start + end)
-        found[begin:end] = stored[(rows, *where[1:])]
+        piece = stored[(rows, *where[1:])]
+        if dtype is None:
+            require_range(piece, kind)
+        found[begin:end] = piece
     return jax.device_put(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import itertools
 import tempfile
@@ -15,9 +16,9 @@ import numpy as np
 
 from .._array import Array
 from .._layout import ArrayLayout, axis_of
-from .._move import balance, resplit
+from .._move import resplit
 from .._together import together
-from .._world import World, world
+from .._world import world
 from ._base import PIECE_BYTES, Choice
 
 DIGITS = {2: 5, 4: 9, 8: 17}
@@ -34,13 +35,14 @@ class Csv:
         with together(at, f"read {path.name}"):
             nodes = at.nodes if choice.split is not None else 1
             node = at.node if choice.split is not None else 0
-            part = path, node, nodes, choice.header
-            every = choice.rows == (0, None)
-            own = 0 if every else sum(1 for _ in _lines(*part))
-        own_rows = slice(None) if every else _own_rows(choice, own, at)
-        with together(at, f"read {path.name}"):
-            lines = itertools.islice(_lines(*part), own_rows.start, own_rows.stop)
+            if choice.rows == (0, None):
+                lines = _lines(path, node, nodes, choice.header)
+            else:
+                lines = _lines_of(path, node, nodes, choice)
             rows = _numbers(lines, kind, choice.delimiter)
+            if not len(rows):  # as wide as the others
+                head = itertools.islice(_lines(path, 0, 1, choice.header), 1)
+                rows = _numbers(head, kind, choice.delimiter)[:0]
         if choice.split is None:
             return Array(jnp.asarray(rows), ArrayLayout(rows.shape), at)
         counts = at.numbers(np.array(rows.shape))
@@ -51,8 +53,7 @@ class Csv:
         each = tuple(counts[:, 0].tolist())
         layout = ArrayLayout((sum(each), width), 0, each)
         block = jnp.asarray(rows.reshape(len(rows), width))
-        found = Array(block, layout, at)
-        return resplit(found if every else balance(found), axis_of(choice.split, 2))
+        return resplit(Array(block, layout, at), axis_of(choice.split, 2))
 
     def names(self, path: Path) -> list[str]:
         """Returns no name: a file holds one matrix."""
@@ -83,15 +84,43 @@ class Csv:
                     file.write(piece)
 
 
-def _own_rows(choice: Choice, own: int, at: World) -> slice:
-    """The rows to read of those in a node's part of the file, `own` in number."""
-    if choice.split is None:
-        wanted = choice.range_of(own)
-        return slice(wanted.start, wanted.stop)
-    counts = at.numbers(np.array([own]))[:, 0]
-    wanted, begin = choice.range_of(int(counts.sum())), int(counts[: at.node].sum())
-    first, last = (min(max(end - begin, 0), own) for end in (wanted.start, wanted.stop))
-    return slice(first, last)
+_ends: dict[Any, tuple[int, int]] = {}
+"""Where the last part of a file ended: the number of the next row, and its byte."""
+
+
+def _lines_of(path: Path, node: int, nodes: int, choice: Choice) -> Iterator[bytes]:
+    """A node's share of some rows. Parts that are read one after another are found at once."""
+    begin, end = choice.rows
+    about = path.stat()
+    key = path.absolute(), about.st_size, about.st_mtime_ns, choice.header
+    with path.open("rb") as file:
+        number, place = _ends.get(key, (begin + 1, 0))
+        if number > begin:
+            number, place = 0, 0
+            for _ in range(choice.header):
+                place += len(file.readline())
+        file.seek(place)
+        places = array.array("q")  # of the wanted rows; all nodes find the same
+        while (end is None or number < end) and (line := file.readline()):
+            if _has_numbers(line):
+                if number >= begin:
+                    places.append(place)
+                number += 1
+            place += len(line)
+        _ends.clear()
+        _ends[key] = number, place
+        first, last = (len(places) * k // nodes for k in (node, node + 1))
+        if first == last:
+            return
+        file.seek(places[first])
+        stop = places[last] if last < len(places) else place
+        while file.tell() < stop:
+            if _has_numbers(line := file.readline()):
+                yield line
+
+
+def _has_numbers(line: bytes) -> bool:
+    return bool(line.split(b"#", 1)[0].strip())
 
 
 def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
@@ -106,8 +135,7 @@ def _lines(path: Path, node: int, nodes: int, header: int) -> Iterator[bytes]:
             file.seek(begin - 1)
             file.readline()
         while file.tell() < end:
-            line = file.readline()
-            if line.split(b"#", 1)[0].strip():
+            if _has_numbers(line := file.readline()):
                 yield line
 
 
@@ -116,8 +144,21 @@ def _numbers(lines: Iterator[bytes], kind: np.dtype, delimiter: str) -> np.ndarr
     first = next(lines, None)
     if first is None:
         return np.zeros((0, 0), kind)
-    both = itertools.chain([first], lines)
-    return np.loadtxt(both, kind, delimiter=delimiter, ndmin=2)
+    last = [first]
+
+    def noted() -> Iterator[bytes]:
+        for last[0] in itertools.chain([first], lines):
+            yield last[0]
+
+    try:
+        return np.loadtxt(noted(), kind, delimiter=delimiter, ndmin=2)
+    except ValueError as error:
+        text = last[0].decode(errors="replace").strip()[:80]
+        raise ValueError(
+            f"The line {text!r} is no row of numbers ({str(error).split(' at row')[0]}). Give "
+            "header= for lines before the first row, delimiter= for another than ','; write nan "
+            "for a number that is missing."
+        ) from None
 
 
 def _write(text: BinaryIO, rows: np.ndarray) -> None:

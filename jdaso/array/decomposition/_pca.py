@@ -142,10 +142,13 @@ class PCA(Estimator):
         return (as_array(x) * self._scale()) @ self.components_ + self.mean_
 
     def score_samples(self, x: Any) -> Array:
-        """Returns the logarithm of the probability density of each row, ``[n]``; moves nothing.
+        """Returns the logarithm of the probability density of each row, ``[n]``.
+
+        Moves two numbers from each node, as each check of rows does.
 
         The density is that of the normal distribution with the mean, the variances along the
         components, and the noise's variance along all other directions (Tipping and Bishop, eq. 3).
+        `whiten` does not change it.
 
         Raises:
             ValueError: a direction has no variance, and rows no density.
@@ -169,7 +172,7 @@ class PCA(Estimator):
         return like_rows(-0.5 * (distance + volume), x)
 
     def score(self, x: Any, y: Any = None) -> float:
-        """Returns the mean of `score_samples`; y is ignored. Moves one number."""
+        """Returns the mean of `score_samples`; y is ignored. Moves two numbers more."""
         return float(mean_of(self.score_samples(x)))
 
     def fit_transform(self, x: Any, y: Any = None) -> Array:

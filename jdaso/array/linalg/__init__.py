@@ -28,6 +28,7 @@ from ._solve import inv as inv
 from ._solve import solve as solve
 from ._tall import QR as QR
 from ._tall import SVD as SVD
+from ._tall import LeastSquares as LeastSquares
 from ._tall import lstsq as lstsq
 from ._tall import qr as qr
 from ._tall import svd as svd

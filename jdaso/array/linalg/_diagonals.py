@@ -16,13 +16,14 @@ from .._move import laid, resplit
 from .._products import matmul
 from .._reduce import REDUCTIONS
 from .._shape import broadcast_to
+from .._varied import beside
 from .._world import using
 from ._solve import inv
 
 
 def diagonal(x: Any, *, offset: int = 0) -> Array:
     """The elements at ``[i, i + offset]`` of the last two axes; they stay in place."""
-    x = as_array(x)
+    x, offset = as_array(x), operator.index(offset)
     rows, columns = x.shape[-2:]
     first, last = max(0, -offset), max(0, -offset, min(rows, columns - offset))
     shape = (*x.shape[:-2], last - first)
@@ -36,6 +37,7 @@ def diagonal(x: Any, *, offset: int = 0) -> Array:
     begin = x.layout.begins[x.world.node]
     found = jnp.diagonal(x.block, offset - begin if across else offset + begin, -2, -1)
     found = found[..., : counts[x.world.node]]
+    found = found if found.size else beside(found, x.block)
     return Array(found, ArrayLayout(shape, len(shape) - 1, counts), x.world)
 
 

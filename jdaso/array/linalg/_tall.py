@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._array import Array, as_array
+from .._array import Array, of_one_world
+from .._elementwise import elementwise
 from .._layout import ArrayLayout
 from .._move import resplit
 from .._products import matmul
-from .._reduce import agreed
+from .._reduce import REDUCTIONS, agreed
 from .._world import ALONE
 from ._stacks import of_matrices, square_or_not
 
@@ -125,22 +126,56 @@ def svdvals(x: Any) -> Array:
     return svd(x, full_matrices=False).S
 
 
-def lstsq(a: Any, b: Any) -> Array:
-    """The x that makes ``|a x - b|`` smallest, for a tall matrix of full rank, by its QR factors.
+class LeastSquares(NamedTuple):
+    """The result of `lstsq`, in NumPy's order.
+
+    Attributes:
+        x: ``[n]`` or ``[n, k]``, whole on each node, as all of these.
+        residuals: sums of squares ``|b - a x|²``, ``[1]`` or ``[k]``; ``[0]`` for a matrix of lower
+            rank or without more rows than columns.
+        rank: of the matrix, without axes.
+        singular_values: of the matrix, ``[n]``.
+    """
+
+    x: Array
+    residuals: Array
+    rank: Array
+    singular_values: Array
+
+
+def lstsq(a: Any, b: Any, rcond: float | None = None) -> LeastSquares:
+    """The x that makes ``|a x - b|`` smallest, for a tall matrix, by its QR factors.
+
+    Of several such x the shortest one.
 
     Args:
         a: ``[m, n]``, m >= n.
         b: ``[m]`` or ``[m, k]``.
+        rcond: singular values below this share of the largest count as 0; None: m times the
+            rounding of the type.
 
-    Moves n² numbers from each node, and one reduction of x.
+    Moves n² numbers from each node, and two reductions, of x and of the residuals.
 
     Raises:
-        ValueError: the matrix is wider than tall.
+        ValueError: the matrix is wider than tall, or b has another number of rows.
     """
-    a = as_array(a)
+    a, b = of_one_world(a, b)
     if a.ndim != 2 or a.shape[0] < a.shape[1]:
         raise ValueError(f"lstsq takes [m, n] with m >= n, the shape is {a.shape}.")
+    if b.ndim not in (1, 2) or b.shape[0] != a.shape[0]:
+        raise ValueError(f"lstsq of {a.shape} takes b of {a.shape[0]} rows, got {b.shape}.")
     q, r = qr(a)
     right = resplit(matmul(q.T.conj(), b), None).block
-    solved = jax.scipy.linalg.solve_triangular(r.block, right)
-    return Array(solved, ArrayLayout(solved.shape), q.world)
+    cut = a.shape[0] * float(jnp.finfo(right.dtype).eps) if rcond is None else rcond
+    x, _, rank, singular = jnp.linalg.lstsq(r.block, right, cut)
+    solved = Array(x, ArrayLayout(x.shape), q.world)
+    residuals = jnp.zeros((0,), singular.dtype)
+    if int(rank) == a.shape[1] < a.shape[0]:
+        distance = elementwise(_squares, b, matmul(a, solved))
+        residuals = jnp.atleast_1d(resplit(REDUCTIONS["sum"](distance, axis=0), None).block)
+    others = (Array(y, ArrayLayout(y.shape), q.world) for y in (residuals, rank, singular))
+    return LeastSquares(solved, *others)
+
+
+def _squares(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.abs(a - b) ** 2

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._array import Array
 from .._classifier import Classifier
-from .._estimator import classes_of, like_rows, whole
+from .._estimator import classes_of, like_rows, rows_of, whole
 from .._reduce import sharers
 from .._world import World
 
@@ -65,14 +65,16 @@ class GaussianNB(Classifier):
         first = not hasattr(self, "_seen")
         if first and classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
-        x = self._rows(x) if first else self._more_rows(x)
+        x = rows_of(x) if first else self._more_rows(x)
         known = np.unique(np.asarray(classes)) if first else self.classes_
+        if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), known):
+            raise ValueError(f"classes={classes} are not those of the first call, {known}.")
         found, codes = classes_of(y, x)
         if not np.isin(found, known).all():
             raise ValueError(
                 f"y has the labels {found}, the classes are {known}. Give all of them."
             )
-        self.classes_ = known
+        self.classes_, self.n_features_in_ = known, x.shape[1]
         places = jnp.asarray(np.searchsorted(known, found))[codes.block]
         new = _joined(sharers(x), x.block, places, len(known))
         self._seen = new if first else _merged(self._seen, new)

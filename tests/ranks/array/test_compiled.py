@@ -57,6 +57,46 @@ def test_a_compiled_operation_has_numpys_numbers(session, program):
     np.testing.assert_allclose(np.asarray(found), expected, **NEAR)
 
 
+SLOPES = {
+    "diagonal": (lambda x: ja.diagonal(x, 1), lambda a: np.diagonal(a, 1)),
+    "diagonal matrix": (lambda x: ja.diag(x[:, 0]), lambda a: np.diag(a[:, 0])),
+    "diagonal of a tall matrix": (lambda x: ja.diag(x[:, :2]), lambda a: np.diag(a[:, :2])),
+    "trace": (lambda x: ja.linalg.trace(x[:, :2]), lambda a: np.trace(a[:, :2])),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_derivatives_where_a_node_has_no_part(session, name):
+    ours, theirs = SLOPES[name]
+    slope = jax.grad(lambda x: ja.sum(ours(x) ** 2).block)(ja.asarray(A, split=0))
+    wanted, step = np.zeros_like(A), 1e-3
+    for place in np.ndindex(*A.shape):
+        ends = [A.astype(float), A.astype(float)]
+        ends[0][place], ends[1][place] = A[place] - step, A[place] + step
+        low, high = (np.sum(theirs(one) ** 2) for one in ends)
+        wanted[place] = (high - low) / (2 * step)
+    np.testing.assert_allclose(np.asarray(slope), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [7, 1])
+@pytest.mark.parametrize("split", [None, 0])
+def test_derivatives_of_known_points(session, rows, split):
+    """Numbers that all nodes have get the derivatives of all rows."""
+    places, values = np.linspace(-3, 3, 8).astype(np.float32), B.reshape(-1)[:8].copy()
+
+    def loss(x, places, values):
+        return ja.sum(ja.interp(x, places, values) ** 2).block
+
+    def alone(x, places, values):
+        return jnp.sum(jnp.interp(x, places, values) ** 2)
+
+    given = ja.asarray(A[:rows], split=0), *(ja.asarray(x, split=split) for x in (places, values))
+    found = jax.grad(loss, (0, 1, 2))(*given)
+    wanted = jax.grad(alone, (0, 1, 2))(jnp.asarray(A[:rows]), places, values)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, **NEAR)
+
+
 def test_a_loop_around_operations_is_one_program(session):
     """Power iteration on ``A^T A``: two products of which one is a reduction, until it stands."""
 

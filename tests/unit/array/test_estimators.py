@@ -17,6 +17,7 @@ from sklearn import (
 
 import jdaso.array as ja
 from jdaso.array import _in_place
+from jdaso.array._estimator import NotFittedError
 from jdaso.cli.demo import fashion_mnist
 
 NODES = rows((1, 2, 3), day=(3,))
@@ -302,6 +303,11 @@ def test_gaussian_naive_bayes_in_parts():
         model.partial_fit(x, y)
     with pytest.raises(ValueError, match="Give all of them"):
         model.partial_fit(x, y, classes=[0, 1])
+    with pytest.raises(NotFittedError):
+        model.predict(x)
+    model.partial_fit(x, y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="not those of the first call"):
+        model.partial_fit(x, y, classes=[0, 1, 2, 3])
 
 
 def begin_of(x, k):

@@ -13,6 +13,7 @@ from array_nodes import on_nodes
 from scipy.io import netcdf_file
 
 import jdaso.array as ja
+from jdaso.array._formats import _csv
 from jdaso.data import Source
 
 X = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
@@ -123,9 +124,9 @@ def test_rows_of_a_file_are_read_by_their_numbers(tmp_path, name, axis):
         for x, one in zip(found, ranges, strict=True):
             np.testing.assert_array_equal(np.asarray(x), X[one])
             assert axis != 0 or max(x.counts) - min(x.counts) < 2, "not shared out evenly"
-        return ja.load(path, split=axis, rows=slice(7, 9)).shape[0]
+        return ja.load(path, split=axis, rows=slice(7, 9)).shape
 
-    assert on_nodes(3, read) == [0, 0, 0]
+    assert on_nodes(3, read) == [(0, 3)] * 3
 
 
 def test_lines_without_numbers_are_no_rows(tmp_path):
@@ -136,6 +137,39 @@ def test_lines_without_numbers_are_no_rows(tmp_path):
 
     for found in on_nodes(2, read):
         np.testing.assert_array_equal(found, [[3, 4], [5, 6]])
+
+
+def test_whole_numbers_that_do_not_fit_are_an_error_on_all_nodes(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([1, 2, 5_000_000_000]))
+
+    def read():
+        with pytest.raises((ValueError, OSError), match="5000000000 do not fit int32"):
+            ja.load(tmp_path / "x.npy")
+        return np.asarray(ja.load(tmp_path / "x.npy", rows=slice(0, 2)))
+
+    for found in on_nodes(2, read):
+        np.testing.assert_array_equal(found, [1, 2])
+    with pytest.raises(ValueError, match="do not fit int32"):
+        ja.asarray(np.array([-5_000_000_000]))
+
+
+def test_parts_of_lines_are_found_where_the_last_one_ended(tmp_path, monkeypatch):
+    """Each line is looked at about twice, however many parts there are."""
+    (tmp_path / "x.csv").write_text("".join(f"{k},{k + 0.5}\n" for k in range(100)))
+    seen, look = [], _csv._has_numbers
+    monkeypatch.setattr(_csv, "_has_numbers", lambda line: seen.append(line) or look(line))
+    parts = [ja.load(tmp_path / "x.csv", rows=slice(k, k + 10)) for k in range(0, 110, 10)]
+    np.testing.assert_array_equal(np.concatenate(parts)[:, 0], np.arange(100))
+    assert parts[-1].shape[0] == 0 and len(seen) < 210
+    assert float(ja.load(tmp_path / "x.csv", rows=slice(3, 4))[0, 0]) == 3
+    (tmp_path / "x.csv").write_text("7,8\n9,0\n")
+    np.testing.assert_array_equal(ja.load(tmp_path / "x.csv", rows=slice(1, 5)), [[9, 0]])
+
+
+def test_a_line_that_cannot_be_read_is_shown(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"The line 'a,b' is no row of numbers .*header="):
+        ja.load(tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize("rows", [slice(-2, None), slice(0, 4, 2), slice(None, -1)])

@@ -65,6 +65,7 @@ def check(ours, theirs, nodes, *arrays):
             for one, other in zip(found, wanted, strict=True):
                 np.testing.assert_allclose(one, other, rtol=3e-5, atol=3e-6)
                 assert one.shape == np.shape(other)
+                assert one.dtype.kind == np.asarray(other).dtype.kind
 
 
 def same(name, *rest, **options):
@@ -108,6 +109,15 @@ def test_of_two(name, nodes):
 
 
 CASES = {
+    "where of a condition": ((lambda x: ja.where(x > 0), lambda x: np.where(x > 0)), A),
+    "round to decimals": (same("round", 1), A),
+    "reshape by numbers": ((lambda x: x.reshape(-1, 2), lambda x: x.reshape(-1, 2)), A),
+    "squeeze all": (same("squeeze"), A[None, :1]),
+    "sort of all": (same("sort", axis=None), A),
+    "argsort of all": (same("argsort", axis=None, kind="stable"), A),
+    "std by the older name": (same("std", 0, ddof=1), A),
+    "nanvar by the older name": (same("nanvar", 0, ddof=1), A),
+    "bincount with weights": (same("bincount"), WHOLE[:, 0].copy(), OTHER[:6].copy()),
     "gcd": (same("gcd"), WHOLE, WHOLE[::-1].copy()),
     "lcm": (same("lcm"), WHOLE, WHOLE[::-1].copy()),
     "angle of complex": (same("angle"), COMPLEX),
@@ -164,6 +174,11 @@ CASES = {
     "unique of NaN": (same("unique", False, True, True), np.stack([LINE, LINE * np.nan])),
     "unique of NaN apart": (same("unique", equal_nan=False), GAPS),
     "unique of complex NaN": (same("unique", return_counts=True), COMPLEX * np.nan),
+    "kron of truth": (same("kron"), A > 0, B > 0),
+    "modf at the ends": (same("modf"), np.array([np.inf, -np.inf, -2, 0.5, -0.0], np.float32)),
+    "nan_to_num by position": (same("nan_to_num", True, 1.0), np.float32([np.nan, 2])),
+    "einsum without others": (same("vdot"), A, B.T.copy()),
+    "unique of a line along it": (same("unique", axis=0, equal_nan=False), GAPS[:, 1].copy()),
     "unique rows": (same("unique", True, True, True, axis=0), WHOLE[[0, 3, 0, 1, 3, 0, 5]]),
     "unique columns": (same("unique", True, True, True, 1), WHOLE[:, [1, 0, 1, 2, 2, 1]]),
 }  # fmt: skip
@@ -187,6 +202,10 @@ def test_convolutions(width, mode, nodes):
 
 def test_convolutions_of_whole_and_complex_numbers():
     short = np.array([1, -2], np.int32)
+    large = np.array([2**24 + 1, 1, 3, 2**25 + 1], np.int32)
+    check(*same("convolve"), 2, large, np.array([1, 1], np.int32))
+    check(*same("convolve"), 2, LINE > 0, np.array([True, False, True]))
+    check(*same("convolve", "valid"), 7, COMPLEX[:, 0].copy(), LINE[:2].copy())
     check(*same("convolve"), 2, WHOLE[:, 0].copy(), short)
     check(*same("correlate", "full"), 2, COMPLEX[:, 0].copy(), COMPLEX[0].copy())
 
@@ -301,6 +320,26 @@ def test_lines(nodes):
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
+def test_whole_numbers_at_equal_ratios_and_far_ends():
+    for ends in ((1, 1000), (-1000, -1)):
+        found = np.asarray(ja.geomspace(*ends, 4, dtype=np.int32))
+        np.testing.assert_array_equal(found, np.geomspace(*ends, 4, dtype=np.int32))
+    np.testing.assert_allclose(np.asarray(ja.geomspace(1e-30, 1e30, 3)), [1e-30, 1, 1e30])
+
+
+def test_equal_numbers_have_no_skewness():
+    for x in (np.full((7, 3), 0.1, np.float32), np.full((7, 3), 1 / 3, np.float32)):
+        for split in (None, 0, 1):
+            found = ja.skew(ja.asarray(x, split=split), 0), ja.kurtosis(ja.asarray(x, split=split))
+            assert all(np.isnan(np.asarray(one)).all() for one in found)
+
+
+def test_large_places_that_are_close():
+    places, height = 1e9 + np.arange(11) * 0.5, LINE.astype(float)
+    np.testing.assert_allclose(ja.gradient(LINE, places), np.gradient(height, places), rtol=1e-5)
+    np.testing.assert_allclose(ja.trapezoid(LINE, places), np.trapezoid(height, places), rtol=1e-5)
+
+
 @pytest.mark.parametrize("nodes", NODES)
 def test_select(nodes):
     check(
@@ -315,6 +354,16 @@ def test_select(nodes):
 @pytest.mark.parametrize(
     "call, told",
     [
+        (lambda: ja.where(A > 0, A), "Give both"),
+        (lambda: ja.vdot(LINE[:1], LINE), "as many elements"),
+        (lambda: ja.einsum("...d->d", A), "lacks the '...'"),
+        (lambda: ja.interp(A, LINE, LINE, period=0), "period must not be 0"),
+        (lambda: ja.gradient(A, LINE), "1 distances"),
+        (lambda: ja.gradient(A, axis=(0, 0)), "each axis once"),
+        (lambda: ja.logspace(0, 2, 3, base=[2.0, 3.0]), "one base"),
+        (lambda: ja.geomspace([1, 2], 3), "two numbers"),
+        (lambda: ja.linspace(0, [1, 2], 3), "two numbers"),
+        (lambda: ja.vsplit(LINE, 1), "2 axes"),
         (lambda: ja.split(A, 3), "array_split"),
         (lambda: ja.array_split(A, 0), "one part or more"),
         (lambda: ja.hsplit(np.float32(1), 1), "axes or more"),
@@ -344,3 +393,19 @@ def test_other_names_are_told():
             getattr(ja, name)
     with pytest.raises(AttributeError, match="no 'nonsense'.$"):
         ja.nonsense  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'cumsum'. Take ja.cumulative_sum"):
+        ja.asarray(A).cumsum()
+    with pytest.raises(TypeError, match=r"ja.save\(x, path\)"):
+        ja.save(ja.asarray(A), ja.asarray(A))
+    with pytest.raises(TypeError, match="slice"):
+        ja.load("x.npy", rows=(0, 1))
+    with pytest.raises(TypeError, match="a text such as|str"):
+        ja.einsum(A, [0, 1])
+    with pytest.raises(TypeError, match="a number or edges"):
+        ja.histogram(A, "auto")
+
+
+def test_an_array_is_its_own_copy_and_becomes_lists():
+    x = ja.asarray(A)
+    assert x.copy() is x and x.tolist() == A.tolist()
+    np.testing.assert_allclose(ja.log([1.0, 2.0]), np.log([1.0, 2.0]), rtol=1e-6)

@@ -235,8 +235,8 @@ def test_unknown_wire():
 
 STEPS = list(itertools.product([2, 3], WIRES, ("paper", "corrected")))
 BY_DAY = [
-    *((2, wire, "paper") for wire in ("float32", "int8")),
-    *((3, wire, "corrected") for wire in ("bfloat16", "int4")),
+    *((2, wire, "paper") for wire in ("float32", "int8", "int4")),
+    *((3, wire, "corrected") for wire in ("bfloat16", "int8")),
 ]
 
 
