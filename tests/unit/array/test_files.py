@@ -170,6 +170,11 @@ def test_a_line_that_cannot_be_read_is_shown(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"The line 'a,b' is no row of numbers .*header="):
         ja.load(tmp_path / "x.csv")
+    good = "".join(f"{k},2\n" for k in range(500))
+    for wrong in ("7,x", "1,2,3", "1;2"):
+        (tmp_path / "x.csv").write_text(f"{good}{wrong}\n{good}")
+        with pytest.raises(ValueError, match=f"The line '{wrong}' is no row"):
+            ja.load(tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize("rows", [slice(-2, None), slice(0, 4, 2), slice(None, -1)])
