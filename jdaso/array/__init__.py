@@ -187,6 +187,8 @@ from ._moments import std as std
 from ._moments import var as var
 from ._move import balance as balance
 from ._move import resplit as resplit
+from ._nan import nanargmax as nanargmax
+from ._nan import nanargmin as nanargmin
 from ._nan import nanmax as nanmax
 from ._nan import nanmean as nanmean
 from ._nan import nanmin as nanmin
@@ -223,6 +225,10 @@ from ._scan import cumulative_sum as cumulative_sum
 from ._scan import diff as diff
 from ._scan import tril as tril
 from ._scan import triu as triu
+from ._sets import intersect1d as intersect1d
+from ._sets import setdiff1d as setdiff1d
+from ._sets import setxor1d as setxor1d
+from ._sets import union1d as union1d
 from ._shape import broadcast_to as broadcast_to
 from ._shape import concat as concat
 from ._shape import expand_dims as expand_dims

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._array import Array, as_array, made
+from ._array import METHODS, Array, as_array, made
 from ._elementwise import elementwise, where
 from ._layout import axes_of
 from ._reduce import REDUCTIONS, Axis, count_nonzero, type_of_means
@@ -44,6 +44,23 @@ def _picks(name: str, nothing: float) -> Callable[..., Array]:
     return made(f"nan{name}", told, call)
 
 
+def _places(name: str, nothing: float) -> Callable[..., Array]:
+    def call(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Array:
+        x = as_array(x)
+        pick = METHODS[name]
+        if x.dtype.kind in "biu":
+            return pick(x, axis=axis, keepdims=keepdims)
+        known = _known(x)
+        if not bool(REDUCTIONS["all"](REDUCTIONS["any"](known, axis=axis))):
+            raise ValueError(f"nan{name} of NaN alone, in an array of {x.shape}. Leave these out.")
+        return pick(where(known, x, nothing), axis=axis, keepdims=keepdims)
+
+    told = f"`{name}` of the elements that are not NaN. Moves a second `any` and a number."
+    return made(f"nan{name}", f"{told}\n\n    Raises:\n        ValueError: all are NaN.", call)
+
+
+nanargmax = _places("argmax", -np.inf)
+nanargmin = _places("argmin", np.inf)
 nansum = _sums("sum", 0)
 nanprod = _sums("prod", 1)
 nanmin = _picks("min", np.inf)
