@@ -60,11 +60,17 @@ def asarray(
         block = jnp.array(obj.block, dtype=dtype, copy=bool(copy))
         found = Array(placed(block, device), obj.layout, obj.world)
         return found if split is None else resplit(found, split)
-    if dtype is None and isinstance(obj, np.ndarray):
-        require_range(obj, jax.dtypes.canonicalize_dtype(obj.dtype))
+    if dtype is None:
+        _require_range(obj)
     block = jnp.array(obj, dtype=dtype) if copy else jnp.asarray(obj, dtype=dtype)
     found = as_array(placed(block.astype(block.dtype), device))  # not of a weak type
     return resplit(found, chosen(split, found.ndim))
+
+
+def _require_range(obj: Any) -> None:
+    """Raises if whole numbers of NumPy do not fit the type that JAX has for them."""
+    if isinstance(obj, np.ndarray):
+        require_range(obj, jax.dtypes.canonicalize_dtype(obj.dtype))
 
 
 def _as_is(obj: Any, dtype: Any) -> bool:
@@ -103,9 +109,11 @@ def from_blocks(block: Any, *, split: int = 0) -> Array:
     Raises:
         ValueError: the blocks do not match; on every node, naming the node that differs.
         OSError: another node failed to make a block; with that node's message.
+        ValueError: whole numbers of 64 bits do not fit the 32 of JAX; OSError on the other nodes.
     """
     at = world()
     with together(at, "make its block"):
+        _require_range(block)
         here = jnp.asarray(block)
         axis = axis_of(split, here.ndim)
     about = f"{here.dtype} {replaced(here.shape, axis, -1)}"

@@ -47,6 +47,7 @@ def unique(
     """
     x = as_array(x)
     axis = None if axis is None or (x.ndim == 1 and axis_of(axis, 1) == 0) else axis
+    one_nan = equal_nan and jnp.issubdtype(x.dtype, jnp.inexact)
     if axis is not None:
         found = _of_axis(x, axis_of(axis, x.ndim))
     elif return_index or return_inverse or (equal_nan and x.dtype.kind == "c"):
@@ -56,8 +57,8 @@ def unique(
         found = UniqueAll(values, counts, counts, counts)
     else:
         values = unique_values(x)
-        found = UniqueAll(values, values, values, values)
-    if axis is None and equal_nan and jnp.issubdtype(x.dtype, jnp.inexact):
+        return values[: _number(values)] if one_nan else values
+    if axis is None and one_nan:
         found = _with_one_nan(found)
     wanted = True, return_index, return_inverse, return_counts
     chosen = tuple(one for one, is_wanted in zip(found, wanted, strict=True) if is_wanted)
@@ -67,10 +68,9 @@ def unique(
 def _with_one_nan(found: UniqueAll) -> UniqueAll:
     """The result with the first NaN for all of them, which are the last values."""
     values, indices, inverse, counts = found
-    nans = int(count_nonzero(isnan(values)))
-    if nans < 2:
+    kept = _number(values)
+    if kept == values.size:
         return found
-    kept = values.size - nans + 1
     total = getitem(counts, slice(kept - 1, None)).sum().astype(counts.dtype).reshape((1,))
     return UniqueAll(
         values[:kept],
@@ -78,6 +78,12 @@ def _with_one_nan(found: UniqueAll) -> UniqueAll:
         minimum(inverse, np.asarray(kept - 1, inverse.dtype)),
         concat([counts[: kept - 1], total]),
     )
+
+
+def _number(values: Array) -> int:
+    """The number of values if all NaN, which are the last ones, are one."""
+    nans = int(count_nonzero(isnan(values)))
+    return values.size - max(nans - 1, 0)
 
 
 def _of_axis(x: Array, axis: int) -> UniqueAll:

@@ -85,7 +85,7 @@ class Csv:
 
 
 _ends: dict[Any, tuple[int, int]] = {}
-"""Where the last part of a file ended: the number of the next row, and its byte."""
+"""The end of the last part of a file: the number of the next row, and its byte."""
 
 
 def _lines_of(path: Path, node: int, nodes: int, choice: Choice) -> Iterator[bytes]:

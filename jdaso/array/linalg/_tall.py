@@ -16,7 +16,7 @@ from .._elementwise import elementwise
 from .._layout import ArrayLayout
 from .._move import resplit
 from .._products import matmul
-from .._reduce import REDUCTIONS, agreed
+from .._reduce import REDUCTIONS, agreed, sharers
 from .._world import ALONE
 from ._stacks import of_matrices, square_or_not
 
@@ -154,7 +154,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LeastSquares:
         rcond: singular values below this share of the largest count as 0; None: m times the
             rounding of the type.
 
-    Moves n² numbers from each node, and two reductions, of x and of the residuals.
+    Moves n² numbers from each node, and reductions of x, of the singular values, and of the
+    residuals.
 
     Raises:
         ValueError: the matrix is wider than tall, or b has another number of rows.
@@ -168,6 +169,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LeastSquares:
     right = resplit(matmul(q.T.conj(), b), None).block
     cut = a.shape[0] * float(jnp.finfo(right.dtype).eps) if rcond is None else rcond
     x, _, rank, singular = jnp.linalg.lstsq(r.block, right, cut)
+    # All nodes must take the same rank: it decides whether they go on to the residuals.
+    x, rank, singular = agreed(sharers(b if a.split is None else a), x, rank, singular)
     solved = Array(x, ArrayLayout(x.shape), q.world)
     residuals = jnp.zeros((0,), singular.dtype)
     if int(rank) == a.shape[1] < a.shape[0]:

@@ -152,6 +152,12 @@ def test_whole_numbers_that_do_not_fit_are_an_error_on_all_nodes(tmp_path):
     with pytest.raises(ValueError, match="do not fit int32"):
         ja.asarray(np.array([-5_000_000_000]))
 
+    def join():
+        with pytest.raises((ValueError, OSError), match="5000000000 do not fit int32"):
+            ja.from_blocks(np.array([5_000_000_000 * ja.asarray(0).world.node]))
+
+    on_nodes(2, join)
+
 
 def test_parts_of_lines_are_found_where_the_last_one_ended(tmp_path, monkeypatch):
     """Each line is looked at about twice, however many parts there are."""
