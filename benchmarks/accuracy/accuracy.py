@@ -83,6 +83,8 @@ SETTINGS = {
     "late": (fixed(4, 4, fragments=1), {}),
     "late paper": (fixed(4, 4, fragments=1), {"merge": "paper"}),
     "late int8": (fixed(4, 4, fragments=1), {"wire": "int8"}),
+    "one fragment": (fixed(4, 1, fragments=1), {}),
+    "two fragments": (fixed(4, 1, fragments=2), {}),
     "four fragments": (fixed(4, 1, fragments=4), {}),  # uses a link as much as "late" does
     "near int4": (fixed(1, 1), {"wire": "int4"}),  # half of its bytes
     "far": (fixed(16, 4), {}),

@@ -127,6 +127,11 @@ def trained(task, idea, nodes, every, epochs, seeds):
             shared = v if idea.own_moments else second_moments.shared(v, m, like, B1)
             return jnp.sqrt(jnp.where(blocking, v, shared)) + EPSILON
 
+        def becoming(function, v, m, like):
+            """Second moments before the next step, as functions of those with the right scale."""
+            first, second = 1 - B1 ** (n + 1), 1 - B2 ** (n + 1)
+            return second * function(v / second, m / first, like, B1)
+
         def moved(x, m, v, like):
             return x - rate(n) * (m / (1 - B1 ** (n + 1)) / divisor(v, m, like) + DECAY * x)
 
@@ -162,8 +167,14 @@ def trained(task, idea, nodes, every, epochs, seeds):
                 moments[name] = by_leaf(due(1, cycles), late, moments[name])
                 state["sent " + name] = by_leaf(due(0, cycles), moments[name], old)
         sent = by_leaf(starting, x, sent)
-        last = n == cooldown - 1
-        x, m, v = (where(last, mean(t), t) for t in (x, moments["m"], moments["v"]))
+        m, v, last = moments["m"], moments["v"], n == cooldown - 1
+        if not idea.own_moments:
+            for when, function in (
+                (n == warmup - 1, second_moments.own_of),
+                (last, second_moments.shared),
+            ):
+                v = where(when, tree_map(partial(becoming, function), v, m, state["like"]), v)
+        x, m, v = (where(last, mean(t), t) for t in (x, m, v))
         return {**state, "x": x, "m": m, "v": v, "sent": sent}, None
 
     def run(params, arrays, batches):

@@ -6,8 +6,11 @@ import dataclasses
 import math
 from typing import Any
 
-LEAST_BYTES = 10**6
+LEAST_BYTES = 10**5
 """The smallest fragment, in float32 bytes: smaller exchanges are all latency."""
+
+LEAST_CHANGING_BYTES = 10**6
+"""The same if B changes: with a small B several fragments start in a step."""
 
 MOST_FRAGMENTS = 8
 """Most fragments that ``"auto"`` takes: each has a channel, and two conditions in a step."""
@@ -82,8 +85,9 @@ class Phases:
             which begins at 1. With ``sync_every="auto"`` the delay is ``"auto"`` or 1; with 1 a
             step waits for the part of a fragment's exchange that one step does not hide.
         fragments: F, which divides B (every B of a tuple; the largest B if the loss sets it).
-            ``"auto"`` takes the largest F up to 8 that leaves every fragment 1 MB in float32. With
-            ``sync_every="auto"`` any F will do, and ``"auto"`` takes up to 4.
+            ``"auto"`` takes the largest F up to 8 that leaves every fragment 0.1 MB in float32, or
+            1 MB if loss or measured times set B. With ``sync_every="auto"`` any F will do, and
+            ``"auto"`` takes up to 4.
         local_every: l, steps between averages inside a node, at least 1. With l > 1 the local
             devices diverge in between, and the optimizer needs a `local_axis`.
         by_loss: lets the loss set B, S and l; their three settings above are then not used.
@@ -174,7 +178,9 @@ class Phases:
         """Values of F for parameters of this many float32 bytes, to be tried in this order."""
         if not isinstance(self.fragments, str):
             return (self.fragments,)
-        most = largest_count(self._common_interval, size_bytes)
+        changes = self.by_loss is not None or self.sync_every == "auto"
+        least_bytes = LEAST_CHANGING_BYTES if changes else LEAST_BYTES
+        most = largest_count(self._common_interval, size_bytes, least_bytes)
         return tuple(f for f in range(most, 0, -1) if self._common_interval % f == 0)
 
     @property
@@ -323,7 +329,7 @@ def _check_count(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}.")
 
 
-def largest_count(sync_every: int, size_bytes: int) -> int:
-    """The largest divisor of B, at most `MOST_FRAGMENTS`, that leaves each part `LEAST_BYTES`."""
-    most = min(max(size_bytes // LEAST_BYTES, 1), MOST_FRAGMENTS, sync_every)
+def largest_count(sync_every: int, size_bytes: int, least_bytes: int = LEAST_BYTES) -> int:
+    """The largest divisor of B, at most `MOST_FRAGMENTS`, that leaves each part `least_bytes`."""
+    most = min(max(size_bytes // least_bytes, 1), MOST_FRAGMENTS, sync_every)
     return next(f for f in range(most, 0, -1) if sync_every % f == 0)

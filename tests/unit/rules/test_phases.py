@@ -130,18 +130,24 @@ def test_a_shorter_interval_leaves_no_fragment_behind():
     ("sync_every", "size_bytes", "count"),
     [
         (4, 10**9, 4),
-        (4, 2 * 10**6, 2),
+        (4, 2 * 10**5, 2),
+        (4, 2 * 10**5 - 4, 1),
         (4, 100, 1),
-        (6, 4 * 10**6, 3),
+        (6, 4 * 10**5, 3),
         ((8, 4, 2), 10**9, 2),
         (10**6, 10**9, 8),
     ],
 )
-def test_fragments_auto_is_the_largest_divisor_of_at_least_a_megabyte(
+def test_fragments_auto_is_the_largest_divisor_of_at_least_a_tenth_of_a_megabyte(
     sync_every, size_bytes, count
 ):
     assert jdaso.Phases(40, 0, 0, sync_every, 1).fragments_of(size_bytes)[0] == count
-    assert jdaso.Phases.plateau(40, 2, max_sync_every=8).fragments_of(10**9) == (8, 4, 2, 1)
+
+
+def test_fragments_auto_are_larger_if_the_loss_sets_the_interval():
+    phases = jdaso.Phases.plateau(40, 2, max_sync_every=8)
+    assert phases.fragments_of(10**9) == (8, 4, 2, 1)
+    assert phases.fragments_of(2 * 10**6 - 4) == (1,)
 
 
 def test_fragments_must_fit():
@@ -430,6 +436,7 @@ def test_fragments_of_an_interval_that_is_measured():
     phases = jdaso.Phases(100, sync_every="auto", delay="auto")
     assert phases.fragments_of(10**9) == (4, 2, 1)
     assert phases.fragments_of(2 * 10**6) == (2, 1)
+    assert phases.fragments_of(2 * 10**6 - 4) == (1,)
     assert jdaso.Phases(100, sync_every="auto", fragments=3).fragments_of(10**9) == (3,)
 
 
