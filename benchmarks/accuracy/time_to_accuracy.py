@@ -117,7 +117,7 @@ def parse():
     parser.add_argument("--name", default="time_to_accuracy", help="of the JSON file")
     options = parser.parse_args()
     if options.quick:
-        options.hosts, options.examples, options.epochs, options.looks = 2, 4000, 1, 3
+        options.hosts, options.examples, options.epochs, options.looks = 2, 8000, 1, 3
         options.task, options.methods = "fashion", ["synchronous", "daso"]
     return options
 

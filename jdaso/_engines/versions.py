@@ -137,9 +137,10 @@ class Versions:
         if owner not in self._warned:
             self._warned.add(owner)
             log.warning(
-                "The exchange of step %d is started again, before it was merged. If one daso "
-                "trains several models whose init was compiled by jax.jit, each merges the other's "
-                'numbers: make a daso for each, as in daso(..., name="second").',
+                "The exchange of step %d is started again, before it was merged. With "
+                "optax.MultiSteps around daso this is right. But if one daso trains several models "
+                "whose init was compiled by jax.jit, each merges the other's numbers: make a daso "
+                'for each, as in daso(..., name="second").',
                 ticket - 1,
             )
 

@@ -83,11 +83,11 @@ class Exchanges:
         Raises:
             ValueError: the parameters cannot be divided into as many as the phases ask for.
         """
-        between, leaves = self.between, describe(self.params)
-        size_bytes = 4 * sum(leaf.size for leaf in leaves if leaf.exchanged)
+        between = self.between
+        size_bytes = 4 * sum(leaf.size * leaf.shards for leaf in self.exchanged)
         if size_bytes == 0:
             known = between.counts if _is_opaque(self.params) else []
-            return deal(leaves, 1) * (known[-1] if known else 1)
+            return deal(self.leaves, 1) * (known[-1] if known else 1)
         counts = between.phases.fragments_of(size_bytes)
         fragments = deal_most(self.leaves, counts, self.placement)
         between.counts[:] = [len(fragments)]
@@ -101,7 +101,10 @@ class Exchanges:
     def _late(self, index: int) -> Late:
         """The late exchanges of a fragment."""
         between, count, fragment = self.between, len(self.fragments), self.fragments[index]
-        name = between.name if count == 1 else f"{between.name}, fragment {index} of {count}"
+        name = between.name
+        if count > 1:  # parts of models of other shapes may be alike
+            of = self.of_params.layout.fingerprint
+            name = f"{name}, fragment {index} of {count} of the parameters {of}"
         here = self.placement
         if here is not None:
             here = here.of([leaf.division for leaf in fragment.leaves])

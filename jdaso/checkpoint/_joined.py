@@ -16,7 +16,7 @@ from ._files import CheckpointError, DamagedError, Manifest, SavedLeaf, plain_dt
 from ._overlaps import Wanted, read_overlaps
 from ._pieces import SavedPiece, assembled, wanted_of
 from ._resize import own_keys
-from ._state import SavedValue, data_of, from_host, is_flight
+from ._state import SavedValue, data_of, from_host, is_flight, unlike
 
 Pieces = dict[str, list[SavedPiece]]
 """The parts of each leaf that this rank needs, by the leaf's file."""
@@ -178,11 +178,7 @@ def _fitting(
     for value in here:
         leaf, saved = value.leaf, of_path.pop(value.leaf.path, None)
         if saved is None or (saved.dtype, saved.full_shape) != (leaf.dtype, leaf.full_shape):
-            said = "absent" if saved is None else str(saved)
-            raise CheckpointError(
-                f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here. Restore into a "
-                "state of the program that saved it."
-            )
+            raise unlike(leaf, saved)
         found.append((saved, value))
     for path, leaf in of_path.items():
         if not partly:

@@ -22,7 +22,7 @@ from ._files import (
     node_folder,
     plain_dtype,
 )
-from ._state import SavedValue
+from ._state import SavedValue, unlike
 
 _NEW_NODES = zlib.crc32(b"jdaso: keys of nodes that a run did not have") & 0x7FFFFFFF
 BEGUN_ANEW = ("ticket", "drift", "loss", "since", "lengths")
@@ -51,8 +51,7 @@ def fit_leaves(
             if other.shape == leaf.shape or (parted and other.shape == (parted, *leaf.shape)):
                 fitting[leaf.file] = other
                 continue
-        said = "absent" if other is None else str(other)
-        raise CheckpointError(f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here.")
+        raise unlike(leaf, other)
     for leaf in of_path.values():
         if not partly:
             raise CheckpointError(

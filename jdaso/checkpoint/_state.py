@@ -153,16 +153,26 @@ def check_leaves(saved: Sequence[SavedLeaf], here: Sequence[SavedValue], parted:
                 "state of the program that saved it."
             )
         if other != leaf and other != leaf.of_devices(parted):
-            raise CheckpointError(
-                f"Leaf {leaf.path} is {other} in the checkpoint and {leaf} here. Restore into a "
-                "state of the program that saved it."
-            )
+            raise unlike(leaf, other)
     if of_path:
         path, leaf = next(iter(of_path.items()))
         raise CheckpointError(
             f"The checkpoint has a leaf {path}, {leaf}, which the state here lacks. Restore "
             "into a state of the program that saved it."
         )
+
+
+def unlike(leaf: SavedLeaf, saved: SavedLeaf | None) -> CheckpointError:
+    """The error for a leaf of the state that the checkpoint does not have, or has otherwise."""
+    said = "absent" if saved is None else str(saved)
+    text = f"Leaf {leaf.path} is {said} in the checkpoint and {leaf} here. "
+    if leaf.field != "ticket" or saved is None or saved.dtype != leaf.dtype:
+        return CheckpointError(text + "Restore into a state of the program that saved it.")
+    count = saved.shape[-1] if saved.shape else 1
+    return CheckpointError(
+        f"{text}The program that saved it had fragments={count}. Give Phases(fragments={count}, "
+        "...), or divide the parameters over the node's devices as that program did."
+    )
 
 
 def is_flight(leaf: SavedLeaf) -> bool:

@@ -199,6 +199,29 @@ def trains(session):
         print(f"node {session.node}: bits {digest(params)} of {row[1]}\n", end="", flush=True)
 
 
+def counts(session):
+    """The number of fragments follows from whole leaves, also inside `shard_map`."""
+    specs = {"w": P(None, "d"), "v": P("d")}
+    mesh = jax.make_mesh((4,), ("d",), devices=session.devices, axis_types=(AxisType.Auto,))
+    phases, inner, ends = jdaso.Phases(**PHASES), INNER["sgd"], []
+    for divided in (False, True):
+        params = {"w": jnp.ones((16, 4096)), "v": jnp.ones(4096)}  # 0.28 MB, 0.07 a device
+        about = {"phases": phases, "session": session, "sharded": specs if divided else None}
+        tx = jdaso.daso(inner, **about)
+        init, step = tx.init, jax.jit(step_of(tx))
+        if divided:
+            place = lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec))  # noqa: E731
+            params = jax.tree.map(place, params, specs)
+            init, step = mapped(tx, step, mesh, specs, inner, params)
+        aim = jax.tree.map(lambda x: x * (2 + session.node), params)
+        state = init(params)
+        while not state.ticket.any():
+            params, state = step(params, state, aim)
+        assert state.ticket.shape == (2,), state.ticket
+        ends.append(jax.tree.map(np.asarray, jdaso.finalize(params, state, session)))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), *ends)
+
+
 def fails(session):
     """Numbers of one device of node 1 that are not finite: all devices of both nodes raise."""
     phases = jdaso.Phases(20, warmup_steps=2, cooldown_steps=2, sync_every=2, delay=1)
@@ -601,7 +624,7 @@ def equal(one, two, far=0, about=""):
             np.testing.assert_allclose(data, other, rtol=0, atol=near, err_msg=about)
 
 
-ALL = (fails, compiles, partly, drifts, differ, refuses, libraries, saves, restores)
+ALL = (counts, fails, compiles, partly, drifts, differ, refuses, libraries, saves, restores)
 CASES = {case.__name__: case for case in ALL}
 
 if LAYOUT == "moves":

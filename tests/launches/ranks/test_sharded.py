@@ -33,6 +33,10 @@ def test_every_merge_and_wire(case):
     check(case, "night")
 
 
+def test_the_number_of_fragments_is_that_of_whole_leaves():
+    check("counts", timeout=60, quick_compiling=True)
+
+
 def test_an_error_ends_the_step_on_every_device():
     """Every device raises: if only one did, the others would wait for it for ever."""
     check("fails", timeout=60, quick_compiling=True)

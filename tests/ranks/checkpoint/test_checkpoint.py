@@ -148,6 +148,27 @@ def test_other_shapes_phases_and_settings_are_refused(folder):
                 checkpoints.restore(state)
 
 
+def test_the_number_of_fragments_counts_and_not_how_it_was_given(folder):
+    phases = {count: dataclasses.replace(PHASES, fragments=count) for count in ("auto", 1, 2)}
+    with jdaso.Session() as session:
+        state, step = make(session, "float32", phases=phases["auto"])
+        for n in range(STEPS // 5 + 2):  # ends with an exchange in flight
+            state = step(state)
+        checkpoints = Checkpoints(folder, session)
+        checkpoints.save(n, state)
+        checkpoints.wait()
+        ends = [bits(step(state)["params"])]
+    with jdaso.Session() as session:
+        state, step = make(session, "float32", phases=phases[1])
+        state, _ = Checkpoints(folder, session).restore(state)
+        ends.append(bits(step(state)["params"]))
+    assert ends[0] == ends[1]
+    with jdaso.Session() as session:
+        state, _ = make(session, "float32", phases=phases[2])
+        with pytest.raises(CheckpointError, match=r"ticket is .*Give Phases\(fragments=1, "):
+            Checkpoints(folder, session).restore(state)
+
+
 def test_a_model_that_is_begun_after_a_restore_has_another_number(folder):
     """The third `init` made the state that was saved; the first one here only shows its form."""
     params = jnp.ones(3)

@@ -65,3 +65,35 @@ def test_a_model_that_is_begun_anew_is_as_one_that_never_had_another(wire):
                 params, state = step(params, state)
             ends.append(np.asarray(jdaso.finalize(params, state, session)))
     np.testing.assert_array_equal(*ends)
+
+
+@several
+def test_models_of_other_shapes_whose_fragments_are_alike_need_no_names():
+    """An actor and a critic: their first fragments hold the same pieces."""
+    phases = jdaso.Phases(12, warmup_steps=2, cooldown_steps=2, fragments=2)
+    shapes = {"actor": ((40, 40), (40, 40), (2,)), "critic": ((40, 40), (40, 40), (1,))}
+    ends = []
+    for names in ({}, {"critic": "second"}):
+        with jdaso.Session() as session:
+            made = {
+                which: jdaso.daso(
+                    optax.sgd(0.1), phases=phases, session=session, name=names.get(which, "daso")
+                )
+                for which in shapes
+            }
+
+            @jax.jit
+            def step(params, states, made=made, session=session):
+                for which, tx in made.items():
+                    grads = jax.tree.map(lambda leaf: leaf + session.node, params[which])
+                    updates, state = tx.update(grads, states[which], params[which])
+                    new = optax.apply_updates(params[which], updates)
+                    params, states = params | {which: new}, states | {which: state}
+                return params, states
+
+            params = {which: [jnp.full(x, 2.0) for x in shapes[which]] for which in shapes}
+            states = {which: tx.init(params[which]) for which, tx in made.items()}
+            for _ in range(phases.total_steps):
+                params, states = step(params, states)
+            ends.append(jax.tree.map(np.asarray, params))
+    jax.tree.map(np.testing.assert_array_equal, *ends)
