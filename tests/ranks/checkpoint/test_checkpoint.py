@@ -152,10 +152,10 @@ def test_the_number_of_fragments_counts_and_not_how_it_was_given(folder):
     phases = {count: dataclasses.replace(PHASES, fragments=count) for count in ("auto", 1, 2)}
     with jdaso.Session() as session:
         state, step = make(session, "float32", phases=phases["auto"])
-        for n in range(STEPS // 5 + 2):  # ends with an exchange in flight
+        for _ in range(STEPS // 5 + 2):  # ends with an exchange in flight
             state = step(state)
         checkpoints = Checkpoints(folder, session)
-        checkpoints.save(n, state)
+        checkpoints.save(state["position"], state)
         checkpoints.wait()
         ends = [bits(step(state)["params"])]
     with jdaso.Session() as session:
