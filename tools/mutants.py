@@ -234,6 +234,20 @@ MUTANTS = [
         "tests/unit/payload/test_fragments.py",
     ),
     Mutant(
+        "fragments of models of other shapes",
+        "_optimizers/exchanges.py",
+        "{index} of {count} of the parameters {of}",
+        "{index} of {count}",
+        "tests/ranks/optimizers/test_models.py::test_models_of_other_shapes_whose_fragments_are_alike_need_no_names",
+    ),
+    Mutant(
+        "number of fragments of divided leaves",
+        "_optimizers/exchanges.py",
+        "leaf.size * leaf.shards for leaf",
+        "leaf.size for leaf",
+        "tests/launches/ranks/test_sharded.py::test_the_number_of_fragments_is_that_of_whole_leaves",
+    ),
+    Mutant(
         "shard of a device",
         "_payload/placement.py",
         "number = number * size + place[name]",
