@@ -69,7 +69,8 @@ class Estimator:
             "classifier": utils.ClassifierTags(),
             "regressor": utils.RegressorTags(),
         }
-        own = {f"{name}_tags": parts[name] for name in parts if name == self._kind}
+        kinds = {self._kind, "transformer"} if hasattr(self, "transform") else {self._kind}
+        own = {f"{name}_tags": parts[name] for name in parts if name in kinds}
         return utils.Tags(
             estimator_type=self._kind,
             target_tags=utils.TargetTags(required=self._kind in ("classifier", "regressor")),

@@ -208,6 +208,10 @@ class KMeans(Groups):
         x = self._more_rows(x)
         return like_rows(euclidean(x.block, self.cluster_centers_.block), x)
 
+    def fit_transform(self, x: Any, y: Any = None) -> Array:
+        """Finds the centers and returns the distances of the rows to them. Moves what `fit` does."""
+        return self.fit(x).transform(x)
+
     def score(self, x: Any, y: Any = None) -> float:
         """Returns the sum of squared distances to the nearest centers, times -1; y is ignored.
 
