@@ -209,7 +209,7 @@ class KMeans(Groups):
         return like_rows(euclidean(x.block, self.cluster_centers_.block), x)
 
     def fit_transform(self, x: Any, y: Any = None) -> Array:
-        """Finds the centers and returns the distances of the rows to them. Moves what `fit` does."""
+        """Finds the centers; returns the distances of rows to them. Moves what `fit` does."""
         return self.fit(x).transform(x)
 
     def score(self, x: Any, y: Any = None) -> float:
