@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
 
 from .._jax.cpus import computes_on_cpus
@@ -26,7 +27,15 @@ def when(condition: jax.Array, function: Callable[[T], T], x: T) -> T:
     of the parameters in temporary arrays with loops, and 4.01 with conditionals; on CPUs loops save
     nothing, and compile longer (benchmarks/NOTES.md).
     """
+    if not isinstance(condition, Tracer):  # outside of jit JAX would compile each of them anew
+        return _called(function, x) if condition else x
     return (_as_condition if computes_on_cpus() else _as_loop)(condition, function, x)
+
+
+def _called(function: Callable[[T], T], x: T) -> T:
+    old, tree = jax.tree.flatten(x)
+    pairs = zip(tree.flatten_up_to(function(x)), old, strict=True)
+    return jax.tree.unflatten(tree, [y if y is x else placed_like(y, x) for y, x in pairs])
 
 
 def _as_condition(condition: jax.Array, function: Callable[[T], T], x: T) -> T:

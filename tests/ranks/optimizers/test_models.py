@@ -67,6 +67,24 @@ def test_a_model_that_is_begun_anew_is_as_one_that_never_had_another(wire):
     np.testing.assert_array_equal(*ends)
 
 
+@pytest.mark.any_mpi
+def test_updates_outside_of_jit_end_where_compiled_ones_do():
+    """Through all phases, with two fragments."""
+    phases = jdaso.Phases(12, warmup_steps=2, cooldown_steps=4, fragments=2)
+    ends = []
+    for compiled in (True, False):
+        with jdaso.Session() as session:
+            tx = jdaso.daso(optax.adam(0.1), phases=phases, session=session, wire="int8")
+            params = [jnp.full((20, 20), 2.0), jnp.full((20, 20), 3.0)]
+            state, update = tx.init(params), jax.jit(tx.update) if compiled else tx.update
+            for _ in range(phases.total_steps):
+                grads = jax.tree.map(lambda leaf, session=session: leaf + session.node, params)
+                updates, state = update(grads, state, params)
+                params = optax.apply_updates(params, updates)
+            ends.append(params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), *ends)
+
+
 @several
 def test_models_of_other_shapes_whose_fragments_are_alike_need_no_names():
     """An actor and a critic: their first fragments hold the same pieces."""

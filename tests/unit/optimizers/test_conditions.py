@@ -32,6 +32,20 @@ def test_one_inside_of_another(form):
     assert [int(run(a, b)) for a in (False, True) for b in (False, True)] == [0, 0, 1, 11]
 
 
+def test_outside_of_jit_what_is_due_is_called_and_nothing_else():
+    called = []
+
+    def function(x):
+        called.append(x)
+        return x | {"a": x["a"] + 1}
+
+    x = {"a": jnp.zeros(2), "b": jnp.ones(3)}
+    assert conditions.when(jnp.bool_(False), function, x) == x and not called
+    found = conditions.when(jnp.bool_(True), function, x)
+    assert called == [x] and found["b"] is x["b"]
+    np.testing.assert_array_equal(found["a"], 1)
+
+
 def test_a_loop_carries_what_is_replaced_and_nothing_else():
     x = {"large": jnp.ones(1000), "count": jnp.int32(0)}
 
