@@ -38,7 +38,7 @@ def written(session):
 
 
 def train(session, keep=False):
-    phases = jdaso.Phases(STEPS, 2, 3, sync_every=4, delay=2)
+    phases = jdaso.Phases(STEPS, 2, 3, sync_every=4, delay=2, fragments=1)
     tx = jdaso.daso(
         optax.adam(1e-2), phases=phases, session=session, local_axis=AXIS, chunk_bytes=2**16
     )
