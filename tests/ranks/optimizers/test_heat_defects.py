@@ -183,9 +183,9 @@ def test_defect_15_an_exchange_goes_on_while_the_node_does_something_else(engine
 
     The wait that is left afterwards is a tiny share of the time that the same numbers take while
     blocking. The first exchange of a kind opens connections and is not counted. A busy core makes
-    some starts long, for which the test makes more of them.
+    some starts long, for which the test makes more of them; means are ten for the same reason.
     """
-    size, warmup, repeats, most = 2**23, 3, 6, 23
+    size, warmup, repeats, most = 2**23, 10, 6, 20
     with jdaso.Session(engine=engine) as session:
         phases = jdaso.Phases(50, warmup, 0, 2, 1, fragments=1)  # a start only before a sleep
         tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
