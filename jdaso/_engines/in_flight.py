@@ -117,8 +117,8 @@ class InFlight:
         if owner != self.owner or (not owner and device == self.device):
             return (
                 "Two exchanges of equal shapes are in flight at once. Give the second optimizer "
-                "its own name, jdaso.daso(..., name='second'), and put all values that jdaso.mean "
-                "averages in one step into one tree."
+                "its own name, jdaso.daso(..., name='second'). If a function with its own jax.jit "
+                "calls jdaso.mean twice in one step, put all values into one tree."
             )
         if self.device not in (device, EARLIER_RUN):
             return (

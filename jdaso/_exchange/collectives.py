@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._base.errors import NodeError
-from .._jax.axes import bound_axes
+from .._jax.axes import bound_axes, number_in_trace
 from .._jax.host_call import unmapped
 from .._jax.types import LocalAxis, PyTree
 from .._jax.world import SPANS_PROCESSES, spans_processes
@@ -187,7 +187,9 @@ def _mean(
     tree: PyTree, session: Session, local_axis: LocalAxis, placement: Placement | None
 ) -> PyTree:
     about = {"local_axis": local_axis, "placement": placement}
-    exchange = exchange_of(tree, session, name="mean", **about)
+    # XLA orders the means of a step on each node as it likes: each has a channel of its own.
+    name = f"mean {number_in_trace()}"
+    exchange = exchange_of(tree, session, name=name, **about)
     step = jnp.zeros((), jnp.int32)
     return exact_mean(exchange, tree, About(header(step=step), step))[0]
 

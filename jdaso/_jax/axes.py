@@ -1,8 +1,9 @@
-"""Mesh axes around the caller's trace, and new variables of a jaxpr."""
+"""Mesh axes around the caller's trace, calls in a trace, and new variables of a jaxpr."""
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 from jax._src import core as _core  # no public name lists the bound axes
@@ -19,6 +20,22 @@ def mesh_in_context() -> jax.sharding.Mesh | None:
 def new_var(aval: Any) -> Var:
     """A jaxpr variable that nothing else uses."""
     return Var(aval)
+
+
+_calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Calls of `number_in_trace`, by trace."""
+
+
+def number_in_trace() -> int:
+    """The number of earlier calls in the trace of the same function: the same on all nodes."""
+    trace = _core.trace_ctx.trace
+    _calls[trace] = number = _calls.get(trace, -1) + 1
+    return number
+
+
+def is_tracing() -> bool:
+    """Returns whether JAX is tracing the caller."""
+    return not _core.trace_state_clean()
 
 
 def varies(x: Any, axis: str) -> bool:

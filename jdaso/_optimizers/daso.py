@@ -8,6 +8,7 @@ import optax
 
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.within_node import check_gradients, refuse_other_axes, require_axis
+from .._jax.axes import is_tracing
 from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import on_its_mesh
 from .._payload.wire import Wire, wire_of
@@ -27,10 +28,12 @@ from .settings import (
     check_blocking,
     check_on_drift,
     check_rule,
+    check_scalars,
     check_shared,
     refuse_narrow_floats,
     require_params,
     warn_of_gain,
+    warn_of_own_lengths,
     warn_of_own_moments,
 )
 from .shared_moments import Sharing
@@ -138,9 +141,10 @@ def daso(
         ``value=`` or ``mean_loss=`` is called without it.
 
     Raises:
-        ValueError: a setting is out of range, or does not fit the others; or, with several nodes,
-            `inner` holds a line search, undoes merges through state that cannot be moved, or begins
-            with state that is not finite.
+        ValueError: a setting is out of range, or does not fit the others; JAX traces the caller
+            (``jit``, ``inject_hyperparams`` around `daso`); or, with several nodes, `inner` holds a
+            line search, undoes merges through state that cannot be moved, or begins with state that
+            is not finite.
 
     On failure: an error on one node raises `NodeError` on all nodes, naming that node. Numbers in
     flight are never dropped: if a run ends early, `finalize` merges them.
@@ -157,6 +161,13 @@ def daso(
 
     Reference: arXiv 2104.05588, section III.
     """
+    if is_tracing():
+        raise ValueError(
+            "jdaso.daso was called while JAX traces a function: each trace would make another "
+            "optimizer. Make it once, outside of jax.jit, and write "
+            "jdaso.daso(optax.inject_hyperparams(optax.adam)(learning_rate), ...), not "
+            "inject_hyperparams around daso."
+        )
     check_blocking(blocking)
     check_on_drift(on_drift)
     if on_nonfinite not in ("raise", "skip"):
@@ -220,7 +231,10 @@ def daso(
         session.optimizers.register(between.number, lambda: between.facts, measured=measured)
         session.control.known.name_phases(phases.name)
         if between.moments is not None:
-            warn_of_own_moments(between.moments.find(params).missed, session)
+            moments = between.moments.find(params)
+            warn_of_own_moments(moments.missed, moments.failure, session)
+        if between.lengths is not None:
+            warn_of_own_lengths(between.lengths.find(params).failure, session)
         if session.num_nodes > 1:  # `finalize` may come before the first update
             register(between, params)
         return init_state(exchanges, sharing.init(inner_state), lengths.init())
@@ -235,6 +249,7 @@ def daso(
         **extra: Any,
     ) -> tuple[PyTree, DasoState]:
         params = require_params(params, "daso")
+        check_scalars("daso", value=value, weight=weight)
         session.require_usable()
         if local_axis is not None:
             require_axis(local_axis)

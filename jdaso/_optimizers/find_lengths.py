@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 
 from .._jax.types import PyTree
 from .._payload.trees import travels
-from .stand_ins import Trial, zeros_of
+from .stand_ins import Trial, first_line, zeros_of
 
 log = logging.getLogger("jdaso")
 
@@ -35,27 +35,42 @@ _BETWEEN = 0.5, 2.0
 """Lengths are alike within this ratio: Muon's, from a few steps of an iteration, are not exact."""
 
 
-class LengthsFinder(Trial[tuple[int, ...]]):
-    """Numbers, among the exchanged leaves, of parameters with updates of a fixed length."""
+class FoundLengths(NamedTuple):
+    """The result of a trial.
 
-    def _found(self, params: PyTree) -> tuple[int, ...]:
+    Attributes:
+        leaves: numbers, among the exchanged leaves, of parameters with updates of a fixed length.
+        failure: the error that ended the trial; "" if there was none.
+    """
+
+    leaves: tuple[int, ...]
+    failure: str = ""
+
+
+class LengthsFinder(Trial[FoundLengths]):
+    """The parameters with updates of a fixed length."""
+
+    def _found(self, params: PyTree) -> FoundLengths:
         kinds = _candidates(params, jax.eval_shape(self._init, params))
         if not kinds:
-            return ()
+            return FoundLengths(())
         first = {kind: place for place, kind in reversed(kinds.items())}
         fixed: dict[Any, bool] = {}
+        failure = ""
         # One parameter of each kind is compiled much faster than all. Labels may need all of them.
         for places, side in itertools.product((set(first.values()), None), _SIDES):
             try:
-                fixed = self._tried(_pruned(params, places), side)
+                fixed, failure = self._tried(_pruned(params, places), side), ""
                 break
-            except Exception:  # update needs other parameters, shapes or arguments
+            except Exception as error:  # update needs other parameters, shapes or arguments
                 about = "The trial of update lengths with axes of %d has failed."
                 log.debug(about, side, exc_info=True)
+                failure = first_line(error)
         paths = _paths(params)
         exchanged = [place for place, x in enumerate(jax.tree.leaves(params)) if travels(x)]
         is_fixed = lambda place: fixed.get(paths[first[kinds[place]]], False)  # noqa: E731
-        return tuple(k for k, at in enumerate(exchanged) if at in kinds and is_fixed(at))
+        found = tuple(k for k, at in enumerate(exchanged) if at in kinds and is_fixed(at))
+        return FoundLengths(found, failure)
 
     def _tried(self, params: PyTree, side: int) -> dict[Any, bool]:
         """Flags, by path, parameters whose updates were about equally long in all trials."""

@@ -26,7 +26,7 @@ from .._jax.types import PyTree
 from .._payload.layout import path_of
 from .._payload.trees import travels
 from .._rules.second_moments import LEAST_DECAY
-from .stand_ins import Trial, zeros_of
+from .stand_ins import Trial, first_line, zeros_of
 
 log = logging.getLogger("jdaso")
 
@@ -77,10 +77,12 @@ class FoundMoments(NamedTuple):
         shared: moments that are running means.
         missed: paths of second moments, paired with first ones, that are not running means of
             squares, or whose trial failed.
+        failure: the error that ended the trial; "" if there was none.
     """
 
     shared: tuple[Moments, ...]
     missed: tuple[str, ...]
+    failure: str = ""
 
 
 class MomentsFinder(Trial[FoundMoments]):
@@ -89,19 +91,22 @@ class MomentsFinder(Trial[FoundMoments]):
     def _found(self, params: PyTree) -> FoundMoments:
         state = jax.eval_shape(self._init, params)
         paths = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
-        shared = self._shared(params)
+        shared, failure = self._shared(params)
         seconds = {each.second for each in shared}
         missed = [x.second for x in _pairs(params, state) if x.second not in seconds]
-        return FoundMoments(shared, tuple(paths[place] for place in missed))
+        return FoundMoments(shared, tuple(paths[place] for place in missed), failure)
 
-    def _shared(self, params: PyTree) -> tuple[Moments, ...]:
+    def _shared(self, params: PyTree) -> tuple[tuple[Moments, ...], str]:
+        """The moments that are shared; the error that ended the last trial."""
+        failure = ""
         for side in (2, None):  # an optimizer may insist on the parameters' own shapes
             try:
-                return self._tried(params, side)
-            except Exception:  # or need real gradients, or arguments of its own
+                return self._tried(params, side), ""
+            except Exception as error:  # or need real gradients, or arguments of its own
                 about = "Second moments are not shared: the trial with axes of %s has failed."
                 log.debug(about, side or "their own length", exc_info=True)
-        return ()
+                failure = first_line(error)
+        return (), failure
 
     def _tried(self, params: PyTree, side: int | None) -> tuple[Moments, ...]:
         """The moments that are averages, found by a trial on arrays with axes of that length."""

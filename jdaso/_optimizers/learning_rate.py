@@ -181,14 +181,16 @@ def reduce_on_plateau(
 
 
 def select_inner(condition: Any, new: PyTree, old: PyTree) -> PyTree:
-    """`jnp.where` over inner states; a `PlateauState` is always the new one.
+    """`jnp.where` over the floats of inner states; counts, keys and a `PlateauState` are new.
 
-    A node out of data keeps its moments, but follows the loss as the others do.
+    A node out of data keeps its moments, but counts updates and follows the loss as the others do:
+    its schedules must not fall behind.
     """
 
     def pick(new: Any, old: Any) -> Any:
         if new is None or isinstance(new, PlateauState):
             return new
-        return jnp.where(condition, new, old)
+        moves = jnp.issubdtype(jnp.result_type(new), jnp.inexact)
+        return jnp.where(condition, new, old) if moves else new
 
     return jax.tree.map(pick, new, old, is_leaf=lambda x: x is None or isinstance(x, PlateauState))

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import optax
 
 from .._jax.types import PyTree
+from .._payload.layout import path_of
 from .._payload.trees import apply_updates, is_none, rounded, travels
 from .settings import require_params
+from .state import DasoState
 
 
 class MasterWeights(NamedTuple):
@@ -31,8 +33,9 @@ def master_weights(
 
         w <- w + inner(float32(g), w),   p <- round(w)
 
-    (optax adds the step to p in float32, so that p may differ from the rounding by ``2^-24`` of the
-    old p. The next update corrects that.)
+    (`optax.apply_updates` adds the step to p in float32 and rounds, so that p may differ from the
+    rounding by ``2^-24`` of the old p. The next update corrects that. Others, such as
+    ``eqx.apply_updates``, return float32 parameters.)
 
     Put it around `daso` or `synchronous`, so that the nodes exchange w. `finalize` takes w from the
     state, and returns its mean, rounded.
@@ -44,6 +47,9 @@ def master_weights(
         A transformation whose ``update`` needs ``params``, and passes other arguments on. Leaves
         that are not narrow floats are passed on as they are, and trained as usual. The state holds
         4 bytes for each parameter in addition to that of `inner`.
+
+    Raises:
+        ValueError: a parameter that was narrow in ``init`` is not in ``update``.
 
     On failure: as `inner`.
 
@@ -65,8 +71,11 @@ def master_weights(
     Reference: Mixed Precision Training (Micikevicius et al.), arXiv 1710.03740, section 3.1.
     """
     inner = optax.with_extra_args_support(inner)
+    narrow: set[str] = set()  # paths of the last `init`
 
     def init(params: PyTree) -> MasterWeights:
+        narrow.clear()
+        narrow.update(path for path, x in _by_path(params) if _is_narrow(x))
         master = jax.tree.map(_wide, params)
         return MasterWeights(master, inner.init(master))
 
@@ -74,6 +83,13 @@ def master_weights(
         updates: PyTree, state: MasterWeights, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, MasterWeights]:
         params = require_params(params, "master_weights")
+        for path, x in _by_path(params):
+            if path in narrow and not _is_narrow(x):
+                raise ValueError(
+                    f"Parameter {path} was a narrow float in jdaso.master_weights(...).init, and "
+                    f"is {jnp.result_type(x)} in update. Add updates by optax.apply_updates, which "
+                    "keeps the parameters' dtypes; p + u and eqx.apply_updates do not."
+                )
         wide = jax.tree.map(lambda g: None if g is None else _wide(g), updates, is_leaf=is_none)
         steps, new = inner.update(wide, state.inner, state.master, **extra)
         master = apply_updates(state.master, steps)
@@ -96,12 +112,15 @@ def master_weights(
 def masters(params: PyTree, opt_state: PyTree) -> PyTree:
     """The parameters that nodes exchange: those in the state of `master_weights`, if it has any.
 
-    In `optax.masked` and `optax.multi_transform` the state has some of them.
+    In `optax.masked` and `optax.multi_transform` the state has some of them. Inside of a `daso`
+    they are the inner optimizer's copies, which move with the parameters.
     """
-    is_master = lambda x: isinstance(x, MasterWeights)  # noqa: E731
+    is_master = lambda x: isinstance(x, MasterWeights | DasoState)  # noqa: E731
     paths, tree = jax.tree_util.tree_flatten_with_path(params)
     places, found = {path: k for k, (path, _) in enumerate(paths)}, [x for _, x in paths]
-    for each in filter(is_master, jax.tree.leaves(opt_state, is_leaf=is_master)):
+    for each in jax.tree.leaves(opt_state, is_leaf=is_master):
+        if not isinstance(each, MasterWeights):
+            continue
         mine = jax.tree_util.tree_flatten_with_path(each.master)[0]
         if all(path in places for path, _ in mine):
             for path, x in mine:
@@ -112,6 +131,10 @@ def masters(params: PyTree, opt_state: PyTree) -> PyTree:
 def in_dtypes_of(params: PyTree, like: PyTree) -> PyTree:
     """Parameters in the dtypes of others."""
     return jax.tree.map(lambda x, y: x.astype(y.dtype) if _is_narrow(y) else x, params, like)
+
+
+def _by_path(tree: PyTree) -> list[tuple[str, Any]]:
+    return [(path_of(path), x) for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
 def _is_narrow(x: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -27,6 +28,21 @@ def require_params(params: PyTree | None, name: str) -> PyTree:
             "Call tx.update(grads, state, params)."
         )
     return params
+
+
+def check_scalars(call: str, **given: Any) -> None:
+    """Raises unless arguments of ``tx.update`` are scalars.
+
+    Args:
+        call: the optimizer's name.
+        given: arguments by name; None for one that was not given.
+    """
+    for name, x in given.items():
+        if x is not None and (shape := jnp.shape(x)) != ():
+            raise ValueError(
+                f"jdaso.{call}: tx.update(..., {name}=) takes a scalar, got an array of shape "
+                f"{shape}. Pass one number of this node, as in jnp.mean(x)."
+            )
 
 
 def refuse_narrow_floats(params: PyTree) -> None:
@@ -100,21 +116,48 @@ def _logs(session: Session) -> bool:
     return session.node == 0 and session.topology.place == 0
 
 
-def warn_of_own_moments(missed: Sequence[str], session: Session) -> None:
+def warn_of_own_moments(missed: Sequence[str], failure: str, session: Session) -> None:
     """Warns of moments that look like Adam's but, contrary to expectation, are not shared.
 
     Args:
         missed: the paths of the second moments.
+        failure: the error that ended the trial; "" if there was none.
         session: the nodes.
     """
     if missed and _logs(session):
+        why = (
+            "they are not running means of the squares of the numbers whose running means are the "
+            "first moments, or the first moments decay too fast"
+        )
+        remedy = "If rounding is the reason, moments in float32 help"
+        if failure:
+            why = f"the trial that finds them, without arguments of your own, failed ({failure})"
+            remedy = "An inner optimizer that can be called with its own defaults helps"
         log.warning(
-            "daso does not share %d second moments of the inner optimizer (%s%s): they are not "
-            "running means of the squares of the numbers whose running means are the first "
-            "moments, or the first moments decay too fast. While nodes cycle, steps there are up "
-            "to sqrt(P) times too short (docs/choosing.md, Second moments). If rounding is the "
-            'reason, moments in float32 help; second_moments="own" silences this.',
+            "daso does not share %d second moments of the inner optimizer (%s%s): %s. While nodes "
+            "cycle, steps there are up to sqrt(P) times too short (docs/choosing.md, Second "
+            'moments). %s; second_moments="own" silences this.',
             len(missed),
             missed[0],
             "" if len(missed) == 1 else ", ...",
+            why,
+            remedy,
+        )
+
+
+def warn_of_own_lengths(failure: str, session: Session) -> None:
+    """Warns of updates whose lengths may be fixed, and whose trial failed.
+
+    Args:
+        failure: the error that ended the trial; "" if there was none.
+        session: the nodes.
+    """
+    if failure and _logs(session):
+        log.warning(
+            "daso cannot tell whether updates of the inner optimizer have a fixed length, as those "
+            "of Muon and Lion do: the trial, without arguments of your own, failed (%s). While "
+            "nodes cycle, such updates are up to sqrt(P) times too short (docs/choosing.md). An "
+            'inner optimizer that can be called with its own defaults helps; update_lengths="own" '
+            "silences this.",
+            failure,
         )

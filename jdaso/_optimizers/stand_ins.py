@@ -44,6 +44,11 @@ class Trial(abc.ABC, Generic[Found]):
         """The facts for parameters of these shapes."""
 
 
+def first_line(error: Exception) -> str:
+    """The type of an error, and the first line of its text."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def zeros_of(params: PyTree, side: int | None) -> PyTree:
     """Zeros in place of the parameters, with axes no longer than `side`."""
 

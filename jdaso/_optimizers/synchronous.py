@@ -27,7 +27,7 @@ from .._session import Session
 from .agree import agree_on_init
 from .inner import refuse_line_search, update_with
 from .placements import Placements
-from .settings import check_blocking, check_on_drift, require_params
+from .settings import check_blocking, check_on_drift, check_scalars, require_params
 from .state import SynchronousState
 from .synchronous_means import SynchronousMeans, SynchronousUpdate
 
@@ -129,6 +129,7 @@ def synchronous(
         **extra: Any,
     ) -> tuple[PyTree, SynchronousState]:
         params = require_params(params, "synchronous")
+        check_scalars("synchronous", value=value, weight=weight)
         session.require_usable()
         if session.sends:
             where = "jdaso.synchronous(...).update"

@@ -45,7 +45,7 @@ class SharedLengths:
     def _found(self) -> tuple[int, ...]:
         """Numbers of their parameters among the exchanged leaves, including divided ones."""
         finder = self.exchanges.between.lengths
-        return () if finder is None else finder.find(self.exchanges.params)
+        return () if finder is None else finder.find(self.exchanges.params).leaves
 
     @cached_property
     def leaves(self) -> tuple[int, ...]:

@@ -122,7 +122,8 @@ def deal(
         first = 0
         while number < fragments - 1 and (number + 1) * each < end - _SNAP * each:
             wanted = (number + 1) * each
-            cut = 0 if wanted - begin <= _SNAP * each else round((wanted - begin) / row)
+            near = not leaf.shape or wanted - begin <= _SNAP * each
+            cut = 0 if near else round((wanted - begin) / row)
             if cut > first:
                 found[number].append(Piece(k, axis, first, cut, of_leaf))
             first, number = max(first, cut), number + 1

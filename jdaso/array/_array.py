@@ -16,6 +16,7 @@ from ._methods import METHODS as METHODS
 from ._methods import Operators
 from ._methods import made as made
 from ._methods import method as method
+from ._whole_numbers import require_fit
 from ._world import World, world
 
 API_VERSIONS = "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"
@@ -116,6 +117,20 @@ class Array(Operators):
     def mT(self) -> Array:  # noqa: N802
         """The array with its last two axes swapped; nothing moves."""
         return METHODS["permute_dims"](self, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    @property
+    def real(self) -> Array:
+        """The real parts; nothing moves."""
+        return METHODS["real"](self)
+
+    @property
+    def imag(self) -> Array:
+        """The imaginary parts; nothing moves."""
+        return METHODS["imag"](self)
+
+    def __contains__(self, value: Any) -> bool:
+        """Returns whether an element equals the value; if the array is split, all nodes call it."""
+        return bool(METHODS["any"](self == value))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -243,9 +258,14 @@ Operand = Array | jax.Array | np.ndarray | bool | int | float | complex
 
 
 def as_array(x: Any) -> Array:
-    """Returns an operand as an array; all but `Array` are the same on all nodes."""
+    """Returns an operand as an array; all but `Array` are the same on all nodes.
+
+    Raises:
+        ValueError: whole numbers of NumPy do not fit the type that JAX has for them.
+    """
     if isinstance(x, Array):
         return x
+    require_fit(x)
     block = jnp.asarray(x)
     return Array(block, ArrayLayout(block.shape), world())
 

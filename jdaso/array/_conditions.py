@@ -97,6 +97,8 @@ def interp(
     if known[0].shape != known[1].shape or known[0].ndim != 1:
         shapes = [one.shape for one in known]
         raise ValueError(f"interp takes two lines of known points of one length, got {shapes}.")
+    if not known[0].size:
+        raise ValueError("interp needs at least one known point, got none.")
     if period == 0:
         raise ValueError("period must not be 0. Leave it out for a function without one.")
     points = [resplit(one, None).block for one in known]

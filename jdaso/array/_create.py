@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from ._array import Array, as_array
-from ._dtypes import require_range
 from ._layout import ArrayLayout, Shape, axis_of, replaced
 from ._move import resplit
 from ._together import together
+from ._whole_numbers import require_fit, require_range
 from ._world import world
 
 SPLIT = "JDASO_ARRAY_SPLIT"
@@ -61,16 +62,10 @@ def asarray(
         found = Array(placed(block, device), obj.layout, obj.world)
         return found if split is None else resplit(found, split)
     if dtype is None:
-        _require_range(obj)
+        require_fit(obj)
     block = jnp.array(obj, dtype=dtype) if copy else jnp.asarray(obj, dtype=dtype)
     found = as_array(placed(block.astype(block.dtype), device))  # not of a weak type
     return resplit(found, chosen(split, found.ndim))
-
-
-def _require_range(obj: Any) -> None:
-    """Raises if whole numbers of NumPy do not fit the type that JAX has for them."""
-    if isinstance(obj, np.ndarray):
-        require_range(obj, jax.dtypes.canonicalize_dtype(obj.dtype))
 
 
 def _as_is(obj: Any, dtype: Any) -> bool:
@@ -113,7 +108,7 @@ def from_blocks(block: Any, *, split: int = 0) -> Array:
     """
     at = world()
     with together(at, "make its block"):
-        _require_range(block)
+        require_fit(block)
         here = jnp.asarray(block)
         axis = axis_of(split, here.ndim)
     about = f"{here.dtype} {replaced(here.shape, axis, -1)}"
@@ -154,8 +149,19 @@ def full(
     split: int | None = None,
 ) -> Array:
     """An array of one value, by default of the value's type. Nothing moves."""
-    kind = jnp.result_type(fill_value) if dtype is None else dtype
-    return filled(lambda block: jnp.full(block, fill_value, kind), shape, device, split)
+    value = scalar(fill_value)
+    if dtype is None:
+        require_fit(value)
+    kind = jnp.result_type(value) if dtype is None else dtype
+    return filled(lambda block: jnp.full(block, value, kind), shape, device, split)
+
+
+def scalar(x: Any) -> Any:
+    """Returns an array without axes as a number (a traced one as JAX's), all else as it is."""
+    if isinstance(x, Array) and not x.ndim:
+        x = x.block
+    traced = isinstance(x, Tracer)
+    return np.asarray(x)[()] if isinstance(x, jax.Array) and not traced and not x.ndim else x
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:
@@ -186,7 +192,8 @@ def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
 
 def full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
     """An array of one value, with the shape, type and layout of another one. Nothing moves."""
-    return _like(x, lambda block, kind: jnp.full(block, fill_value, kind), dtype, device)
+    value = scalar(fill_value)
+    return _like(x, lambda block, kind: jnp.full(block, value, kind), dtype, device)
 
 
 def arange(
@@ -203,6 +210,9 @@ def arange(
     if all(np.asarray(one).dtype.kind in "iub" for one in (begin, end, step)):
         begin, step = int(begin), int(step)
         size, kind = len(range(begin, int(end), step)), int
+        if dtype is None and size:
+            ends = np.array([begin, begin + (size - 1) * step])
+            require_range(ends, jnp.result_type(int))
     else:
         size, kind = max(0, math.ceil((end - begin) / step)), float
     dtype = jnp.result_type(kind) if dtype is None else dtype
@@ -219,7 +229,7 @@ def arange(
 def linspace(
     start: Any,
     stop: Any,
-    num: int,
+    num: int = 50,
     *,
     dtype: Any = None,
     device: Any = None,
@@ -245,7 +255,7 @@ def spaced(
     mapped: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> Array:
     """Returns numbers at equal distances, mapped by a function of 64-bit numbers on the host."""
-    size, at = operator.index(num), world()
+    size, at, start, stop = operator.index(num), world(), scalar(start), scalar(stop)
     if size < 0:
         raise ValueError(f"linspace and its kind make 0 numbers or more, got num={num}.")
     if np.ndim(start) or np.ndim(stop):

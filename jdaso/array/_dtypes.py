@@ -120,22 +120,3 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
         ValueError: they do not fit.
     """
     return np.broadcast_shapes(*map(tuple, shapes))
-
-
-def require_range(numbers: np.ndarray, dtype: Any) -> None:
-    """Raises if whole numbers do not fit a narrower type, in which they would wrap around.
-
-    Raises:
-        ValueError: one does not fit.
-    """
-    kind = np.dtype(dtype)
-    if numbers.dtype.kind not in "iu" or kind.kind not in "iu" or not numbers.size:
-        return
-    if np.can_cast(numbers.dtype, kind):
-        return
-    about, least, most = np.iinfo(kind), numbers.min(), numbers.max()
-    if least < about.min or most > about.max:
-        raise ValueError(
-            f"Numbers from {least} to {most} do not fit {kind}: JAX computes in 32 bits. Set "
-            "JAX_ENABLE_X64=1 in the environment of all nodes, or give dtype=."
-        )

@@ -14,7 +14,9 @@ split             of length 1 there, split along it        the shorter one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,6 +29,7 @@ from ._layout import ArrayLayout
 from ._move import cut, laid, resplit
 from ._special import SPECIAL
 from ._varied import beside, varied
+from ._whole_numbers import is_outside, require_fit
 from ._world import World
 
 
@@ -39,6 +42,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     """
     arrays = [x for x in operands if isinstance(x, Array)]
     if not arrays:
+        _require_fitting(operands)
         return as_array(function(*(np.asarray(x) if isinstance(x, list) else x for x in operands)))
     first = arrays[0]
     if len(arrays) == len(operands) and all(_alike(x, first) for x in arrays[1:]):
@@ -46,6 +50,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
         block = function(*blocks)
         found = block if 0 not in block.shape else beside(block, *blocks)
         return Array(found, first.layout, first.world)
+    _require_fitting(operands)
     shape = np.broadcast_shapes(
         *(np.shape(x) if not isinstance(x, Array) else x.shape for x in operands)
     )
@@ -53,7 +58,31 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     at = world_of(*arrays)
     pieces = [piece(x, layout, at) for x in operands]
     block = function(*pieces)
+    if block.weak_type:  # of numbers alone
+        block = block.astype(block.dtype)
     return Array(block if block.size else beside(block, *pieces), layout, at)
+
+
+def _require_fitting(operands: Sequence[Any]) -> None:
+    """Raises if whole numbers would wrap around in the type of the result.
+
+    Raises:
+        ValueError: numbers of NumPy do not fit the type that JAX has for them.
+        OverflowError: a Python integer does not fit the type of the arrays beside it.
+    """
+    for x in operands:
+        require_fit(x)
+    kinds = [x.dtype for x in operands if hasattr(x, "dtype") and x.dtype != bool]
+    whole = bool(kinds) and all(kind.kind in "iu" for kind in kinds)
+    if not whole or not any(type(x) is int for x in operands):
+        return
+    kind = jnp.result_type(*kinds)
+    for x in operands:
+        if is_outside(x, kind):
+            raise OverflowError(
+                f"{x} is outside of {kind}, the type of the arrays beside it. Convert them first: "
+                'x.astype("int32").'
+            )
 
 
 def _alike(x: Array, y: Array) -> bool:
@@ -98,14 +127,23 @@ def _of_numpy(name: str) -> Callable[..., Array]:
     return made(name, f"`jax.numpy.{name}`, element by element. Moves nothing.", call)
 
 
-def _of_two(name: str) -> Callable[..., Array]:
+def _of_two(name: str, *, compares: bool = False) -> Callable[..., Array]:
     function: Callable[..., jax.Array] = SPECIAL.get(name) or getattr(jnp, name)
 
     def call(x1: Any, x2: Any, /) -> Array:
+        if compares:
+            x1, x2 = _comparable(x1, x2), _comparable(x2, x1)
         return elementwise(function, x1, x2)
 
     told = "element by element. Moves nothing if both have the same layout, else the smaller one."
     return made(name, f"`jax.numpy.{name}`, {told}", call)
+
+
+def _comparable(x: Any, other: Any) -> Any:
+    """A Python integer; infinity in place of one that is outside of the other operand's type."""
+    if not is_outside(x, getattr(other, "dtype", bool)):
+        return x
+    return math.inf if x > 0 else -math.inf
 
 
 abs = _of_numpy("abs")  # noqa: A001
@@ -132,7 +170,7 @@ cos = _of_numpy("cos")
 cosh = _of_numpy("cosh")
 deg2rad = _of_numpy("deg2rad")
 divide = _of_two("divide")
-equal = _of_two("equal")
+equal = _of_two("equal", compares=True)
 exp = _of_numpy("exp")
 exp2 = _of_numpy("exp2")
 expm1 = _of_numpy("expm1")
@@ -144,8 +182,8 @@ fmax = _of_two("fmax")
 fmin = _of_two("fmin")
 fmod = _of_two("fmod")
 gcd = _of_two("gcd")
-greater = _of_two("greater")
-greater_equal = _of_two("greater_equal")
+greater = _of_two("greater", compares=True)
+greater_equal = _of_two("greater_equal", compares=True)
 heaviside = _of_two("heaviside")
 hypot = _of_two("hypot")
 imag = _of_numpy("imag")
@@ -155,8 +193,8 @@ isnan = _of_numpy("isnan")
 isneginf = _of_numpy("isneginf")
 isposinf = _of_numpy("isposinf")
 lcm = _of_two("lcm")
-less = _of_two("less")
-less_equal = _of_two("less_equal")
+less = _of_two("less", compares=True)
+less_equal = _of_two("less_equal", compares=True)
 log = _of_numpy("log")
 log10 = _of_numpy("log10")
 log1p = _of_numpy("log1p")
@@ -172,7 +210,7 @@ minimum = _of_two("minimum")
 multiply = _of_two("multiply")
 negative = _of_numpy("negative")
 nextafter = _of_two("nextafter")
-not_equal = _of_two("not_equal")
+not_equal = _of_two("not_equal", compares=True)
 positive = _of_numpy("positive")
 pow = _of_two("pow")  # noqa: A001
 rad2deg = _of_numpy("rad2deg")
@@ -210,19 +248,40 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 @method("clip")
 def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
     """Elements, not below `min` and not above `max`; None: no bound. Moves what `where` moves."""
-    given = [one for one in (min, max) if one is not None]
+    x = as_array(x)
+    given = [_within(one, x.dtype) for one in (min, max) if one is not None]
     names = [name for name, one in (("min", min), ("max", max)) if one is not None]
 
-    def clipped(x: jax.Array, *bounds: jax.Array) -> jax.Array:
+    def clipped(x: jax.Array, *bounds: Any) -> jax.Array:
         return jnp.clip(x, **dict(zip(names, bounds, strict=True)))
 
     return elementwise(clipped, x, *given)
 
 
+def _within(bound: Any, dtype: np.dtype) -> Any:
+    """A bound; a Python integer that is outside of a whole type becomes the type's limit."""
+    if not is_outside(bound, dtype):
+        return bound
+    about = np.iinfo(dtype)
+    return int(about.max if bound > 0 else about.min)
+
+
 @method("round")
 def round(x: Any, decimals: int = 0) -> Array:  # noqa: A001
     """Elements rounded to a number of decimals, halves to even digits. Nothing moves."""
-    return elementwise(lambda block: jnp.round(block, decimals), as_array(x))
+    x = as_array(x)
+    if x.dtype.kind in "iu" and decimals < 0:
+        return elementwise(partial(_rounded, step=10**-decimals), x)
+    return elementwise(lambda block: jnp.round(block, decimals), x)
+
+
+def _rounded(block: jax.Array, *, step: int) -> jax.Array:
+    """Whole numbers, rounded to multiples of a power of ten; halves to even multiples."""
+    if step > np.iinfo(block.dtype).max:
+        return jnp.zeros_like(block)
+    multiple, rest = jnp.divmod(block, step)
+    up = (rest > step - rest) | ((rest == step - rest) & (multiple % 2 == 1))
+    return (multiple + up) * step
 
 
 @method("astype")

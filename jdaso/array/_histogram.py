@@ -16,6 +16,7 @@ from ._elementwise import elementwise
 from ._layout import ArrayLayout
 from ._move import laid
 from ._reduce import REDUCTIONS, index_type, type_of_means
+from ._whole_numbers import require_fit
 
 
 def histogram(
@@ -172,6 +173,8 @@ def histogram2d(
 ) -> tuple[Array, Array, Array]:
     """Counts pairs in boxes; returns counts and the edges of both axes, like `numpy.histogram2d`.
 
+    Counts are integers, as those of `histogram`.
+
     Args:
         x: the first numbers of the pairs, ``[n]``.
         y: the second ones, ``[n]``.
@@ -224,10 +227,30 @@ def digitize(x: Any, bins: Any, *, right: bool = False) -> Array:
         ValueError: the edges neither rise nor fall.
         TypeError: the numbers are complex.
     """
-    edges, steps = jnp.asarray(bins), np.diff(np.asarray(bins, float))
-    if not ((steps >= 0).all() or (steps <= 0).all()):
+    require_fit(bins)
+    edges = np.asarray(bins)
+    steps = np.diff(edges.astype(float))
+    rises = bool((steps >= 0).all())
+    if not (rises or (steps <= 0).all()):
         raise ValueError(f"The edges of bins must rise or fall, got {bins}.")
-    return elementwise(lambda block: jnp.digitize(block, edges, right=right), _real(x))
+    passed = partial(_passed, edges=edges if rises else edges[::-1], right=right)
+    return elementwise(lambda x: passed(x) if rises else len(edges) - passed(x), _real(x))
+
+
+def _passed(x: jax.Array, edges: np.ndarray, *, right: bool) -> jax.Array:
+    """The number of rising edges that are below each element (or, unless `right`, equal to it).
+
+    An integer passes a fraction if it passes the fraction rounded up (`right`: down): floats of 32
+    bits would not distinguish the integer from its neighbors.
+    """
+    x = x.astype(np.uint8) if x.dtype == bool else x
+    side, always = "left" if right else "right", 0
+    if jnp.issubdtype(x.dtype, jnp.integer) and edges.dtype.kind == "f":
+        about, edges = np.iinfo(x.dtype), (np.floor if right else np.ceil)(edges)
+        always = int((edges < float(about.min)).sum())
+        edges = edges[always:]
+        edges = edges[edges < float(about.max) + 1].astype(x.dtype)
+    return jnp.searchsorted(jnp.asarray(edges), x, side=side) + always
 
 
 def _edges(x: Array, bins: Any, given: tuple[float, float] | None) -> np.ndarray:

@@ -86,7 +86,18 @@ def full(keys: Sequence[Any], ndim: int) -> list[Any]:
     if given > ndim or sum(one is Ellipsis for one in keys) > 1:
         raise IndexError(f"{given} indices for {ndim} axes, or more than one '...'. Give fewer.")
     at = next((k for k, one in enumerate(keys) if one is Ellipsis), len(keys))
+    beside = keys[at - 1 : at] + keys[at + 1 : at + 2]
+    if given == ndim and at and len(beside) == 2 and not any(map(_is_slice, beside)):
+        if any(map(_is_array, keys)):
+            raise NotImplementedError(
+                "'...' stands for no axis here, between two indices of which NumPy would put the "
+                "axes first. Leave '...' out, or move the axes with moveaxis."
+            )
     return [*keys[:at], *[slice(None)] * (ndim - given), *keys[at + 1 :]]
+
+
+def _is_slice(one: Any) -> bool:
+    return one is None or isinstance(one, slice)
 
 
 def _plain(one: Any) -> Any:
@@ -255,10 +266,16 @@ def _masked(x: Array, keys: Sequence[Any]) -> Array:
     if mask.ndim == 0:
         x, mask = expand_dims(x, axis=0), reshape(mask, (1,))
     if mask.ndim > 1:
-        x = flat_rows(x, (mask.size, *x.shape[mask.ndim :]))
-        mask = flat_rows(mask, (x.shape[0],))
+        flat = _flat if x.split is None else flat_rows
+        x = flat(x, (mask.size, *x.shape[mask.ndim :]))
+        mask = flat(mask, (x.shape[0],))
     found = _kept(x, mask)
     return getitem(found, (slice(None), *rest)) if rest else found
+
+
+def _flat(x: Array, shape: Sequence[int]) -> Array:
+    """A whole array in another shape."""
+    return reshape(resplit(x, None), tuple(shape))
 
 
 def _none_of(x: Array, ndim: int) -> Array:

@@ -68,6 +68,9 @@ class Operators:
     def __divmod__(self, other: Any, /) -> Any:
         return self // other, self % other
 
+    def __rdivmod__(self, other: Any, /) -> Any:
+        return other // self, other % self
+
     __add__, __radd__ = _both("add")
     __sub__, __rsub__ = _both("subtract")
     __mul__, __rmul__ = _both("multiply")

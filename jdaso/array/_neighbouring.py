@@ -60,21 +60,35 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Array:
     Raises:
         ValueError: an array does not have one axis or no elements, or there is no such mode.
     """
+    return _of_lines(a, v, mode)
+
+
+def _of_lines(a: Any, v: Any, mode: str, *, reverses: bool = False) -> Array:
+    """See `convolve`; `reverses` if NumPy reverses the result where the second line is longer."""
     long, short = of_one_world(a, v)
     if long.ndim != 1 or short.ndim != 1 or not long.size or not short.size or mode not in MODES:
         raise ValueError(
             f"convolve takes two lines with elements, and full, same or valid, got the shapes "
             f"{long.shape} and {short.shape}, and {mode!r}."
         )
-    if short.size > long.size:
+    swapped = short.size > long.size
+    if swapped:
         long, short = short, long
-    return _convolved(long, resplit(short, None).block, mode)
+    before = short.size // 2 if swapped and reverses else (short.size - 1) // 2
+    return _convolved(long, resplit(short, None).block, mode, before)
 
 
-def _convolved(x: Array, weights: jax.Array, mode: str) -> Array:
-    """The convolution of own rows, with as many before them as the weights need."""
+def _convolved(x: Array, weights: jax.Array, mode: str, before: int) -> Array:
+    """The convolution of own rows, with as many before them as the weights need.
+
+    Args:
+        x: the longer line.
+        weights: the shorter one.
+        mode: see `convolve`.
+        before: places of the full convolution before those of mode "same".
+    """
     width, node = len(weights), x.world.node if x.counts else 0
-    first = {"full": 0, "same": (width - 1) // 2, "valid": width - 1}[mode]
+    first = {"full": 0, "same": before, "valid": width - 1}[mode]
     end = {"full": x.size + width - 1, "same": first + x.size, "valid": x.size}[mode]
     # Place i of all n + m - 1 needs rows i - m + 1 to i; the last node has those at the end.
     begins = x.layout.begins if x.counts else (0,)
@@ -120,7 +134,7 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Array:
     if v.ndim == 1:
         v = resplit(v, None)
         v = Array(jnp.conj(v.block[::-1]), v.layout, v.world)
-    return convolve(a, v, mode)
+    return _of_lines(a, v, mode, reverses=True)
 
 
 def gradient(f: Any, *spacing: Any, axis: Axes | None = None) -> Array | list[Array]:

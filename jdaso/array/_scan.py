@@ -120,6 +120,8 @@ def diff(x: Any, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any
 def _beside(x: Any, k: int, keep: Callable[[jax.Array, int], jax.Array]) -> Array:
     """Elements on one side of a diagonal, 0 elsewhere: nothing moves."""
     x = as_array(x)
+    if x.ndim < 2:
+        raise ValueError(f"tril and triu take matrices, the shape is {x.shape}.")
     first = [0, 0]
     if x.split is not None and x.split >= x.ndim - 2:
         first[x.split - x.ndim] = x.layout.begins[x.world.node]

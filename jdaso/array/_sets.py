@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from ._array import Array, of_one_world
 from ._index import getitem
 from ._shape import concat, ravel
@@ -25,7 +27,7 @@ def union1d(x1: Any, x2: Any) -> Array:
 def intersect1d(x1: Any, x2: Any) -> Array:
     """The elements of both arrays, without NaN. Moves what `sort` of x1 and `isin` move."""
     a, b = of_one_world(x1, x2)
-    found = _line(a)
+    found = _line(a.astype(jnp.result_type(a.dtype, b.dtype)))
     return getitem(found, isin(found, b))
 
 

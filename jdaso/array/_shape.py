@@ -42,7 +42,8 @@ def _reshaped(x: Any, *shape: Any, copy: bool | None = None) -> Array:
 
 def _each(numbers: Axes) -> tuple[int, ...]:
     """One number or several, NumPy's included, as Python's."""
-    given = numbers if isinstance(numbers, Sequence) else (numbers,)
+    several = isinstance(numbers, Sequence) or (isinstance(numbers, np.ndarray) and numbers.ndim)
+    given: Any = numbers if several else (numbers,)
     return tuple(operator.index(one) for one in given)
 
 
@@ -157,9 +158,9 @@ def roll(x: Any, shift: Axes, axis: Axes | None = None) -> Array:
 
 
 @method("broadcast_to")
-def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
+def broadcast_to(x: Any, shape: Axes) -> Array:
     """The array broadcast to a shape. Moves the single row of a split axis that is repeated."""
-    x, wanted = as_array(x), tuple(shape)
+    x, wanted = as_array(x), _each(shape)
     if np.broadcast_shapes(x.shape, wanted) != wanted:
         raise ValueError(f"The shape {x.shape} does not repeat to {wanted}. Give another one.")
     axis = None if x.split is None else x.split + len(wanted) - x.ndim
@@ -180,6 +181,8 @@ def concat(arrays: Sequence[Any], axis: int | None = 0) -> Array:
         raise ValueError("concat of no arrays. Give at least one.")
     if axis is None:
         given, axis = [ravel(x) for x in given], 0
+    if len({x.ndim for x in given}) > 1:
+        raise ValueError(f"concat of shapes {[x.shape for x in given]}, which differ in axes.")
     along = axis_of(axis, given[0].ndim)
     shape = replaced(given[0].shape, along, sum(x.shape[along] for x in given))
     if any(replaced(x.shape, along, 0) != replaced(shape, along, 0) for x in given):

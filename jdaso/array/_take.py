@@ -136,10 +136,11 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) ->
         )
     if sorter is not None:
         line = take(line, sorter)
-    kind = index_type(line.size)
+    kind, common = index_type(line.size), jnp.result_type(line.dtype, x.dtype)
 
     def places(rows: Any) -> Any:
-        return lambda block: jnp.searchsorted(rows, block, side=side).astype(kind)
+        rows = rows.astype(common)
+        return lambda block: jnp.searchsorted(rows, block.astype(common), side=side).astype(kind)
 
     if line.split is not None and (x.split is None or x.nbytes < line.nbytes):
         whole = resplit(x, None)

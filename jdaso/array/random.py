@@ -64,20 +64,30 @@ def uniform(
     key: Key,
     shape: Any,
     *,
-    minval: float = 0.0,
-    maxval: float = 1.0,
+    minval: Any = 0.0,
+    maxval: Any = 1.0,
     dtype: Any = jnp.float32,
     split: int | None = None,
 ) -> Array:
-    """Uniformly distributed numbers from minval up to, but without, maxval; see `normal`."""
-    return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype, (minval, maxval)))
+    """Uniformly distributed numbers from minval up to, but without, maxval; see `normal`.
+
+    The bounds are numbers, or arrays without axes; so are those of `integers`.
+    """
+    bounds = _number_of(minval), _number_of(maxval)
+    return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype, bounds))
 
 
 def integers(
-    key: Key, low: int, high: int, shape: Any, *, dtype: Any = int, split: int | None = None
+    key: Key, low: Any, high: Any, shape: Any, *, dtype: Any = int, split: int | None = None
 ) -> Array:
     """Integers from low up to, but without, high; see `normal`."""
-    return _drawn(key, shape, split, _Draw(jax.random.randint, dtype, (low, high)))
+    bounds = _number_of(low), _number_of(high)
+    return _drawn(key, shape, split, _Draw(jax.random.randint, dtype, bounds))
+
+
+def _number_of(x: Any) -> Any:
+    """A number of Python for an array without axes: programs are kept by their numbers."""
+    return x.item() if isinstance(x, Array | jax.Array | np.ndarray | np.generic) else x
 
 
 class _Draw:

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..._jax.ffi import aligned
 from .._array import Array
-from .._dtypes import require_range
 from .._layout import ArrayLayout, axis_of
 from .._move import resplit
 from .._together import together
+from .._whole_numbers import require_range
 from .._world import world
 
 PIECE_BYTES = 1 << 24

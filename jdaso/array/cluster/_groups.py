@@ -58,14 +58,25 @@ def nearest(
     return jnp.argmin(found, 1), jnp.sum(jnp.min(found, 1))
 
 
-def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Distances) -> jax.Array:
+Seed = int | np.random.RandomState | None
+"""A seed, or what draws one; None is 0."""
+
+
+def seed_of(state: Seed) -> int:
+    """Returns the seed that `random_state` of scikit-learn's estimators stands for."""
+    if isinstance(state, np.random.RandomState):
+        return int(state.randint(2**31 - 1))
+    return state or 0
+
+
+def first(x: Array, clusters: int, init: Any, seed: Seed, distances: Distances) -> jax.Array:
     """Returns the first centers, ``[k, d]``.
 
     Args:
         x: rows.
         clusters: their number.
         init: the centers, or k-means++.
-        seed: for their choice; None is 0.
+        seed: for their choice.
         distances: of rows ``[n, d]`` to centers ``[k, d]``, as summed in the inertia.
     """
     if not isinstance(init, str):
@@ -76,7 +87,7 @@ def first(x: Array, clusters: int, init: Any, seed: int | None, distances: Dista
         return jnp.asarray(centers, x.dtype)
     if init != "k-means++":
         raise ValueError(f"init must be 'k-means++' or the centers, got {init!r}.")
-    return plus_plus(x, clusters, seed or 0, distances)
+    return plus_plus(x, clusters, seed_of(seed), distances)
 
 
 def plus_plus(x: Array, clusters: int, seed: int, distances: Distances) -> jax.Array:

@@ -14,7 +14,7 @@ from .._distances import euclidean
 from .._estimator import like_rows, whole
 from .._reduce import sharers
 from .._world import World
-from ._groups import Groups, first
+from ._groups import Groups, Seed, first, seed_of
 
 
 class _Found(NamedTuple):
@@ -139,10 +139,11 @@ class KMeans(Groups):
         n_clusters: k.
         init: ``"k-means++"``, or the first centers, ``[k, d]``.
         n_init: the number of runs, each from other first centers; the one with the least inertia is
-            kept.
+            kept. ``"auto"`` is 1.
         max_iter: the maximum number of iterations.
         tol: see above.
-        random_state: a seed for the first centers.
+        random_state: a seed for the first centers, or a `numpy.random.RandomState`, alike on all
+            nodes, that draws one.
         compiled: whether all iterations are one compiled program, with their reductions; needs
             mpi4jax where there are several nodes. False: each iteration returns to Python.
 
@@ -161,10 +162,10 @@ class KMeans(Groups):
         n_clusters: int = 8,
         *,
         init: Any = "k-means++",
-        n_init: int = 1,
+        n_init: int | str = 1,
         max_iter: int = 300,
         tol: float = 1e-4,
-        random_state: int | None = 0,
+        random_state: Seed = 0,
         compiled: bool = False,
     ):
         self.n_clusters, self.init, self.n_init, self.max_iter = n_clusters, init, n_init, max_iter
@@ -184,7 +185,8 @@ class KMeans(Groups):
         x = self._rows(x)
         world, offset = sharers(x), x.mean(axis=0).block  # nearer to 0 squares lose no digits
         tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
-        seeds = range(self.random_state or 0, (self.random_state or 0) + self.n_init)
+        begin, count = seed_of(self.random_state), 1 if self.n_init == "auto" else int(self.n_init)
+        seeds = range(begin, begin + count)
         runs = (self._run(x, world, offset, seed, tolerance) for seed in seeds)
         found, self.inertia_ = min(runs, key=lambda one: one[1])
         self.cluster_centers_ = whole(found.centers + offset, x)

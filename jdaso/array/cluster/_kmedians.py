@@ -13,7 +13,7 @@ from .._distances import city
 from .._estimator import like_rows, whole
 from .._reduce import sharers
 from .._world import World
-from ._groups import Groups, first, nearest
+from ._groups import Groups, Seed, first, nearest
 from ._medians import medians, ordered
 
 
@@ -48,7 +48,7 @@ class KMedians(Groups):
         init: Any = "k-means++",
         max_iter: int = 300,
         tol: float = 1e-4,
-        random_state: int | None = 0,
+        random_state: Seed = 0,
     ):
         self.n_clusters, self.init, self.max_iter = n_clusters, init, max_iter
         self.tol, self.random_state = tol, random_state

@@ -13,7 +13,7 @@ from .._distances import AT_A_TIME, euclidean, passing_by, squares
 from .._estimator import like_rows, whole
 from .._reduce import sharers
 from .._world import World
-from ._groups import Groups, first, nearest
+from ._groups import Groups, Seed, first, nearest
 
 
 class KMedoids(Groups):
@@ -46,7 +46,7 @@ class KMedoids(Groups):
         *,
         init: Any = "k-means++",
         max_iter: int = 300,
-        random_state: int | None = 0,
+        random_state: Seed = 0,
     ):
         self.n_clusters, self.init, self.max_iter = n_clusters, init, max_iter
         self.random_state = random_state

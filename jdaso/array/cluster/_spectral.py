@@ -15,7 +15,7 @@ from .._move import laid, resplit
 from .._products import matmul
 from .._reduce import agreed, sharers
 from ..linalg._krylov import drawn, largest
-from ._groups import Groups
+from ._groups import Groups, Seed, seed_of
 from ._kmeans import KMeans
 
 MOST_VECTORS = 300
@@ -58,7 +58,7 @@ class SpectralClustering(Groups):
         affinity: str = "rbf",
         eigen_tol: float = 1e-5,
         n_init: int = 10,
-        random_state: int | None = 0,
+        random_state: Seed = 0,
     ):
         self.n_clusters, self.gamma, self.affinity = n_clusters, gamma, affinity
         self.eigen_tol, self.n_init, self.random_state = eigen_tol, n_init, random_state
@@ -67,7 +67,7 @@ class SpectralClustering(Groups):
         """Finds the groups of rows, ``[n, d]``; y is ignored."""
         x = self._rows(x)
         self.affinity_matrix_ = self._affinity(x)
-        seed = self.random_state or 0
+        seed = seed_of(self.random_state)
         embedded = embedding(self.affinity_matrix_, self.n_clusters, self.eigen_tol, seed)
         model = KMeans(self.n_clusters, random_state=seed, n_init=self.n_init)
         self.labels_ = model.fit(embedded).labels_

@@ -118,7 +118,7 @@ class PCA(Estimator):
         if isinstance(wanted, float) and 0 < wanted < 1:
             sums = np.cumsum(ratio.astype(float))
             return min(int(np.searchsorted(sums, wanted, side="right")) + 1, most)
-        if not 1 <= wanted <= most or wanted != int(wanted):
+        if isinstance(wanted, str | float) or not 1 <= wanted <= most:
             raise ValueError(
                 f"n_components={wanted!r} must be between 1 and min(n_samples, n_features)={most}, "
                 "a share between 0 and 1, or None."
@@ -129,7 +129,7 @@ class PCA(Estimator):
         """The divisors of components: 1 without whitening."""
         variance = self.explained_variance_.block
         least = jnp.finfo(variance.dtype).eps
-        return jnp.sqrt(jnp.maximum(variance, least)) if self.whiten else jnp.ones_like(variance)
+        return jnp.maximum(jnp.sqrt(variance), least) if self.whiten else jnp.ones_like(variance)
 
     def transform(self, x: Any) -> Array:
         """Returns the coordinates of rows, ``[n, k]``, in the layout of the rows."""

@@ -19,11 +19,12 @@ from .._shape import broadcast_to
 from .._varied import beside
 from .._world import using
 from ._solve import inv
+from ._stacks import square_or_not
 
 
 def diagonal(x: Any, *, offset: int = 0) -> Array:
     """The elements at ``[i, i + offset]`` of the last two axes; they stay in place."""
-    x, offset = as_array(x), operator.index(offset)
+    x, offset = square_or_not(x), operator.index(offset)
     rows, columns = x.shape[-2:]
     first, last = max(0, -offset), max(0, -offset, min(rows, columns - offset))
     shape = (*x.shape[:-2], last - first)

@@ -82,7 +82,8 @@ def matrix_rank(x: Any, *, rtol: Any = None) -> Array:
 
     Moves what `svdvals` moves.
     """
-    values = svdvals(square_or_not(x))
+    x = square_or_not(x)
+    values = svdvals(x)
     return REDUCTIONS["sum"](values > _bound(values, x, rtol), axis=-1, dtype=int)
 
 

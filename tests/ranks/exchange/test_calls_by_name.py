@@ -10,6 +10,7 @@ from second_start import starts
 import jdaso
 from jdaso._jax.ffi import functions, library
 from jdaso._jax.host_call import STEP_ERRORS
+from jdaso._session.channels import Channels
 
 pytestmark = pytest.mark.two_nodes
 STEPS = 8
@@ -67,3 +68,33 @@ def test_a_step_of_a_closed_session_raises_and_holds_nothing_of_it(way, monkeypa
     with pytest.raises(STEP_ERRORS, match="This session was closed, and a compiled step"):
         mean(jnp.float32(0)).block_until_ready()
     assert all(isinstance(functions._functions[name], jdaso.NodeError) for name in names)
+
+
+@pytest.mark.several
+def test_means_of_one_shape_in_one_step_have_a_channel_each(monkeypatch):
+    """XLA orders the two on each node as it likes, so they must not meet in one channel."""
+    names, open_channel = set(), Channels.of
+
+    def noted(self, layout, wire, name):
+        names.add(name)
+        return open_channel(self, layout, wire, name)
+
+    monkeypatch.setattr(Channels, "of", noted)
+
+    def loop(x, turns):
+        return jax.lax.fori_loop(0, turns, lambda _, y: jnp.tanh(y @ y * 1e-3 + x), x)
+
+    with jdaso.Session(timeout_seconds=30) as session:
+
+        @jax.jit
+        def step(x, *turns):
+            first, second = (jnp.sum(loop(x, n)) * 0 for n in turns)
+            node = jnp.float32(session.node)
+            return jdaso.mean(first + node, session), jdaso.mean(second - node, session)
+
+        x, mean = jnp.full((100, 100), 0.01), (session.num_nodes - 1) / 2
+        for number in range(3):
+            turns = (200, 1) if (session.node + number) % 2 else (1, 200)
+            assert [float(found) for found in step(x, *turns)] == [mean, -mean]
+        assert float(jdaso.mean(mean, session)) == mean
+    assert sorted(names) == ["mean 0", "mean 1"]

@@ -13,6 +13,8 @@ WHOLE = np.array([3, 1, 4, 1, 5, 9, 2], np.int32)
 TRUTHS = np.array([True, False, False, True, True])
 PLANE = np.arange(12, dtype=np.float32).reshape(4, 3)
 SYMMETRIC = np.diag(np.arange(1, 6)).astype(np.int32)
+CUBE = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+POINTS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 NARROW = jnp.asarray([1, NAN, 1, NAN, 1, 2, NAN, 1], jnp.bfloat16)
 
 
@@ -118,6 +120,53 @@ FOUND = {
     "NumPy's seeds": (
         lambda a: ja.random.normal(np.int64(3), (4,)) - ja.random.normal(3, (4,)), np.zeros(4),
     ),
+    "rest of a number": (lambda a: divmod(20, a(WHOLE))[1], 20 % WHOLE),
+    "whole seconds of a day": (lambda a: divmod(20, a(WHOLE))[0], 20 // WHOLE),
+    "real parts": (lambda a: a(LINE + 2j).real.sum(), LINE.sum()),
+    "imaginary parts": (lambda a: a(LINE + 2j).imag.sum(), 14.0),
+    "bounds from an array": (
+        lambda a: ja.linspace(ja.min(a(LINE)), ja.max(a(LINE)), 3), [0.0, 3.0, 6.0],
+    ),
+    "50 steps": (lambda a: ja.linspace(0, 1), np.linspace(0, 1)),
+    "filled with a mean": (lambda a: ja.full(2, ja.mean(a(LINE))), [3.0, 3.0]),
+    "filled like": (lambda a: ja.full_like(a(LINE), ja.mean(a(LINE))), np.full(7, 3.0)),
+    "random bounds": (
+        lambda a: ja.random.uniform(0, (2,), minval=ja.min(a(LINE)), maxval=jnp.float32(0)),
+        [0.0, 0.0],
+    ),
+    "a step of shares": (
+        lambda a: ja.quantile(ja.arange(6), 5 / 6, method="inverted_cdf"),
+        np.quantile(np.arange(6), 5 / 6, method="inverted_cdf"),
+    ),
+    "an element beside infinities": (
+        lambda a: ja.percentile(a(np.float32([0, 1, 2, np.inf, np.inf, np.inf])), 40), 2.0,
+    ),
+    "large numbers": (lambda a: ja.median(a(np.float32([-3e38, 3e38]))), 0.0),
+    "percentiles of several axes": (
+        lambda a: ja.percentile(a(CUBE), [30, 60], axis=(0, -1)),
+        np.percentile(CUBE, [30, 60], axis=(0, -1)),
+    ),
+    "median of several axes": (
+        lambda a: ja.median(a(CUBE), axis=(2, 1), keepdims=True),
+        np.median(CUBE, axis=(2, 1), keepdims=True),
+    ),
+    "correlation with a longer line": (
+        lambda a: ja.correlate(a(np.float32([1, 2])), a(np.float32([0, 1, 0.5])), "same"),
+        np.correlate([1, 2], [0, 1, 0.5], "same"),
+    ),
+    "correlation with a much longer line": (
+        lambda a: ja.correlate(a(LINE[1:5]), a(LINE), "same"),
+        np.correlate(LINE[1:5], LINE, "same"),
+    ),
+    "rank of lists": (lambda a: ja.linalg.matrix_rank([[1.0, 2.0], [3.0, 4.0]]), 2),
+    "broadcast to a number": (lambda a: ja.broadcast_to(a(LINE[:1]), 3), [0.0, 0.0, 0.0]),
+    "a shape of NumPy's": (lambda a: ja.reshape(a(PLANE), np.array([2, 6])), PLANE.reshape(2, 6)),
+    "a mask of two axes": (lambda a: a(PLANE)[a(PLANE) > 2.5], PLANE[PLANE > 2.5]),
+    "spread to 1": (
+        lambda a: ja.decomposition.PCA(2, whiten=True).fit_transform(
+            a(POINTS * np.float32(1e-5))).std(axis=0),
+        [0.9746794, 0.9746794],
+    ),
 }  # fmt: skip
 
 
@@ -196,6 +245,19 @@ REFUSED = {
     "percentile of nothing": (
         lambda a: ja.percentile(a(PLANE[:0]), 30.0, axis=0), ValueError, "needs elements",
     ),
+    "a share above 1": (lambda a: ja.quantile(a(LINE), 30), ValueError, "shares of 0 to 1"),
+    "dots between indices": (
+        lambda a: a(CUBE)[:, [0, 1], ..., [1, 2]], NotImplementedError, "Leave '...' out",
+    ),
+    "shapes of other axes": (
+        lambda a: ja.concat([a(PLANE), a(LINE)], axis=1), ValueError, "differ in axes",
+    ),
+    "the triangle of a line": (lambda a: ja.tril(a(LINE)), ValueError, "take matrices"),
+    "the trace of a line": (lambda a: ja.trace(a(LINE)), ValueError, "two axes or more"),
+    "no known points": (lambda a: ja.interp(a(LINE), [], []), ValueError, "at least one known"),
+    "all of the variance": (
+        lambda a: ja.decomposition.PCA(1.0).fit(a(POINTS)), ValueError, "share between 0 and 1",
+    ),
 }  # fmt: skip
 
 
@@ -230,3 +292,31 @@ def test_histograms_count_as_numpy_does_near_edges(kind):
         expected = np.histogram(x, 10, ends)[0]
         found = ja.histogram(ja.asarray(x, split=0), 10, ends)[0]
         np.testing.assert_array_equal(found.block, expected)
+
+
+def test_a_mask_of_a_whole_array_keeps_it_whole():
+    def run():
+        x = ja.asarray(PLANE)
+        found = x[x > 2.5]
+        assert found.split is None and 3.0 in x and 3.5 not in x
+        return np.asarray(found.block)
+
+    for found in on_nodes(3, run):
+        np.testing.assert_array_equal(found, PLANE[PLANE > 2.5])
+
+
+def test_the_median_keeps_a_narrow_type():
+    assert on_nodes(2, lambda: ja.median(ja.asarray(LINE.astype("float16"))).dtype)[0] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("about", "like"),
+    [({"n_init": "auto"}, {"n_init": 1}), ({"random_state": np.random.RandomState(3)}, {})],
+)
+def test_arguments_of_scikit_learn(about, like):
+    def run():
+        x = ja.asarray(CUBE.reshape(12, 5), split=0)
+        return [ja.cluster.KMeans(2, **given).fit(x).inertia_ for given in (about, like)]
+
+    found, wanted = on_nodes(1, run)[0]
+    assert found == wanted if like else found > 0

@@ -123,6 +123,30 @@ def test_finalize_finds_those_of_some_parameters(steps):
     np.testing.assert_array_equal(np.asarray(found["a"][0], np.float32), start)
 
 
+@pytest.mark.parametrize("steps", [9, 10, 11])
+def test_those_of_the_inner_optimizer_are_its_own(steps):
+    """Around `master_weights` the nodes exchange the narrow parameters, in flight or not."""
+    with jdaso.Session(engine=jdaso.Simulated(NODES)) as session:
+        tx = daso(session, jdaso.master_weights(optax.sgd(0.01)))
+        history = train(session, tx, jnp.bfloat16, steps)
+        params, state = jax.tree.map(lambda x: x[-1], history)
+        found = jdaso.finalize(params, state, session)
+    for name, x in found.items():
+        assert x.dtype == jnp.bfloat16
+        mean = np.mean(np.asarray(params[name], np.float32), axis=0)
+        np.testing.assert_allclose(np.asarray(x, np.float32)[0], mean, atol=0.05)
+        np.testing.assert_array_equal(x[0], x[1])
+
+
+def test_parameters_that_lose_their_type_are_refused():
+    tx = jdaso.master_weights(optax.sgd(0.5))
+    params = {"w": jnp.ones(2, jnp.bfloat16), "wide": jnp.ones(2)}
+    updates, state = tx.update(params, tx.init(params), params)
+    wide = jax.tree.map(jnp.add, params, updates)  # as eqx.apply_updates does
+    with pytest.raises(ValueError, match=r"\['w'\].*float32.*optax.apply_updates"):
+        tx.update(params, state, wide)
+
+
 def test_other_leaves_are_passed_on():
     params = {"w": jnp.ones(2, jnp.bfloat16), "wide": jnp.ones(2), "count": jnp.int32(3)}
     tx = jdaso.master_weights(optax.sgd(0.5))

@@ -134,6 +134,31 @@ def test_moments_that_are_not_shared_are_reported(caplog):
     assert "nu['a']" not in caplog.text
 
 
+def told_rate(inner):
+    """An optimizer that cannot be called without a rate."""
+
+    def update(grads, state, params=None, *, rate, **extra):
+        updates, state = inner.update(grads, state, params)
+        return jax.tree.map(lambda u: -rate * u, updates), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
+@pytest.mark.parametrize(
+    ("inner", "setting"),
+    [
+        (optax.scale_by_adam(), "does not share 3 second moments"),
+        (optax.scale_by_lion(), "cannot tell whether updates"),
+    ],
+)
+def test_a_trial_that_failed_is_reported_with_its_error(inner, setting, caplog):
+    phases = jdaso.Phases(9, sync_every=2, delay=1)
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        jdaso.daso(told_rate(inner), phases=phases, session=session).init(PARAMS)
+    assert setting in caplog.text
+    assert "TypeError" in caplog.text and "'rate'" in caplog.text
+
+
 def length(**options):
     """Mean length of a cycling step of 4 virtual nodes, under gradients of pure noise."""
     phases = jdaso.Phases(120, 20, 4, sync_every=4, delay=1)

@@ -60,6 +60,11 @@ def adam():
     return optax.adam(1e-2)
 
 
+def dropping():
+    """SGD whose rate falls to a tenth in the last two updates, counted by the optimizer."""
+    return optax.sgd(optax.piecewise_constant_schedule(RATE, {STEPS - 2: 0.1}))
+
+
 def run(make, grads, weights, losses=None, inner=sgd, nodes=NODES):
     """Returns the parameters of each virtual node after all updates, and the states after each."""
     state, step, _ = compiled(make, inner, nodes)
@@ -178,6 +183,20 @@ def test_a_node_that_has_run_out_changes_nothing(make):
     again, _ = run(make, other, weights, inner=adam)
     np.testing.assert_allclose(held, again, atol=1e-6)
     assert np.isfinite(held).all()
+
+
+@pytest.mark.parametrize(
+    "make", [daso(), daso(blocking="parameters"), synchronous(blocking="parameters")]
+)
+def test_schedules_of_nodes_that_have_run_out_go_on(make):
+    """Node 0, whose count all nodes take in the exact mean, has no data for most of the run."""
+    grads, weights = np.ones((STEPS, NODES, SIZE), np.float32), np.ones((STEPS, NODES), np.float32)
+    weights[1:8, 0] = weights[9 : STEPS - COOLDOWN, 0] = weights[2:7, 1] = 0
+    held, states = run(make, grads, weights, inner=dropping)
+    counts = jax.tree.leaves([optax.tree.get(state, "count") for state in states])
+    np.testing.assert_array_equal(np.stack(counts), np.arange(1, STEPS + 1)[:, None] * np.ones(3))
+    before, _ = run(make, grads[:-2], weights[:-2], inner=dropping)
+    np.testing.assert_allclose(before - held, 0.2 * RATE, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ def test_every_number_is_in_one_fragment_and_comes_back(shapes, count):
         np.testing.assert_array_equal(x, y)
 
 
+def test_numbers_without_axes_stay_whole():
+    leaves = [jnp.float32(k) for k in range(62)]
+    fragments = deal(describe(leaves), 3)
+    assert [len(fragment.pieces) for fragment in fragments] == [20, 21, 21]
+    np.testing.assert_array_equal([x for one in fragments for x in one.take(leaves)], range(62))
+
+
 def test_leaves_stay_whole_where_they_can():
     leaves = describe({"a": jnp.zeros((100, 9)), "b": jnp.zeros(905), "n": jnp.zeros(3, jnp.int32)})
     first, second = deal(leaves, 2)
