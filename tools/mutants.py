@@ -718,7 +718,7 @@ MUTANTS = [
     ),
     Mutant(
         "whole numbers that do not fit 32 bits",
-        "array/_dtypes.py",
+        "array/_whole_numbers.py",
         "if least < about.min or most > about.max:",
         "if False:",
         "tests/unit/array/test_files.py",

@@ -33,11 +33,6 @@ def number_in_trace() -> int:
     return number
 
 
-def is_tracing() -> bool:
-    """Returns whether JAX is tracing the caller."""
-    return not _core.trace_state_clean()
-
-
 def varies(x: Any, axis: str) -> bool:
     """Returns whether JAX tracks (``check_vma=True``) that x differs along a mapped axis."""
     kind = jax.typeof(x)

@@ -8,7 +8,6 @@ import optax
 
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.within_node import check_gradients, refuse_other_axes, require_axis
-from .._jax.axes import is_tracing
 from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import on_its_mesh
 from .._payload.wire import Wire, wire_of
@@ -141,10 +140,9 @@ def daso(
         ``value=`` or ``mean_loss=`` is called without it.
 
     Raises:
-        ValueError: a setting is out of range, or does not fit the others; JAX traces the caller
-            (``jit``, ``inject_hyperparams`` around `daso`); or, with several nodes, `inner` holds a
-            line search, undoes merges through state that cannot be moved, or begins with state that
-            is not finite.
+        ValueError: a setting is out of range, or does not fit the others; or, with several nodes,
+            `inner` holds a line search, undoes merges through state that cannot be moved, or begins
+            with state that is not finite.
 
     On failure: an error on one node raises `NodeError` on all nodes, naming that node. Numbers in
     flight are never dropped: if a run ends early, `finalize` merges them.
@@ -161,13 +159,6 @@ def daso(
 
     Reference: arXiv 2104.05588, section III.
     """
-    if is_tracing():
-        raise ValueError(
-            "jdaso.daso was called while JAX traces a function: each trace would make another "
-            "optimizer. Make it once, outside of jax.jit, and write "
-            "jdaso.daso(optax.inject_hyperparams(optax.adam)(learning_rate), ...), not "
-            "inject_hyperparams around daso."
-        )
     check_blocking(blocking)
     check_on_drift(on_drift)
     if on_nonfinite not in ("raise", "skip"):
@@ -187,6 +178,7 @@ def daso(
     shares = second_moments == "shared" and late
     follows = update_lengths == "shared" and late and rule.follows_mean
     placements = Placements(session, inner.init, sharded, local_axis)
+    earlier = session.optimizers.trials
     between = Between(
         session=session,
         number=session.optimizers.number(),
@@ -200,8 +192,8 @@ def daso(
         chunk_bytes=chunk_bytes,
         name=name,
         placements=placements,
-        moments=MomentsFinder(inner.init, update_inner) if shares else None,
-        lengths=LengthsFinder(inner.init, update_inner) if follows else None,
+        moments=MomentsFinder(inner.init, update_inner, earlier) if shares else None,
+        lengths=LengthsFinder(inner.init, update_inner, earlier) if follows else None,
     )
     finder = Finder(inner.init, update_inner)
     if wire == "auto":

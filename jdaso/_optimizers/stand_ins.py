@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,39 @@ import numpy as np
 from .._jax.types import PyTree, ShapeDtype
 from .._payload.layout import describe
 
-Found = TypeVar("Found")
+
+@runtime_checkable
+class HasFailure(Protocol):
+    """A result that names the error of a trial; "" if there was none."""
+
+    @property
+    def failure(self) -> str: ...  # noqa: D102
+
+
+Found = TypeVar("Found", bound=HasFailure)
 
 
 class Trial(abc.ABC, Generic[Found]):
     """Finds facts about an inner optimizer, once for each tree of parameters.
 
+    In `optax.inject_hyperparams` each trace makes the inner optimizer again, and its numbers are
+    traced: no trial can run. Then the facts are those of the one that `init` made.
+
     Args:
         init: the inner optimizer's `init`.
         update: the inner optimizer's update; see `inner.update_with`.
+        earlier: the facts about all optimizers of a session; None for no others.
     """
 
-    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
+    def __init__(
+        self,
+        init: Callable[..., Any],
+        update: Callable[..., Any],
+        earlier: dict[Any, Any] | None = None,
+    ):
         self._init, self._update = init, update
         self._known: dict[Any, Found] = {}
+        self._earlier = {} if earlier is None else earlier
 
     def find(self, params: PyTree) -> Found:
         """The facts for these parameters, or their shapes."""
@@ -36,7 +55,12 @@ class Trial(abc.ABC, Generic[Found]):
             # In a thread of its own, where no program is being traced, and for no mesh.
             with ThreadPoolExecutor(1) as thread:
                 shapes = jax.tree.map(shape_of, params)
-                self._known[key] = thread.submit(self._found, shapes).result()
+                found = thread.submit(self._found, shapes).result()
+                state = thread.submit(jax.eval_shape, self._init, shapes).result()
+            about = type(self), *key, str(jax.tree.structure(state))
+            if found.failure:
+                found = self._earlier.get(about, found)
+            self._known[key] = self._earlier[about] = found
         return self._known[key]
 
     @abc.abstractmethod

@@ -54,9 +54,13 @@ class Optimizers:
 
     Args:
         prefix: begins messages.
+
+    Attributes:
+        trials: results of trials of inner optimizers, for those that are made again in a trace.
     """
 
     def __init__(self, prefix: str):
+        self.trials: dict[Any, Any] = {}
         self._facts: dict[int, Callable[[], Facts]] = {}
         self._measured: set[int] = set()
         self._completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}

@@ -37,18 +37,3 @@ def test_a_loss_or_weight_that_is_no_scalar(make, name, session):
     ):
         updated(session, make, **{name: jnp.ones((2, 1))})
     updated(session, make, **{name: jnp.ones(2)})
-
-
-def test_a_daso_that_each_trace_would_make_anew(session):
-    """`inject_hyperparams` around `daso` calls it in each update; inside, it works."""
-
-    def made(learning_rate):
-        return jdaso.daso(optax.adam(learning_rate), phases=PHASES, session=session)
-
-    around = optax.inject_hyperparams(made)(learning_rate=0.1)
-    state = around.init(PARAMS)
-    with pytest.raises(ValueError, match=r"outside of jax.jit.*inject_hyperparams\(optax.adam\)"):
-        jax.eval_shape(around.update, PARAMS, state, PARAMS)
-    inside = optax.inject_hyperparams(optax.adam)(learning_rate=0.1)
-    inside = jdaso.daso(inside, phases=PHASES, session=session)
-    assert inside.init(PARAMS).inner.hyperparams["learning_rate"] == 0.1

@@ -134,6 +134,42 @@ def test_moments_that_are_not_shared_are_reported(caplog):
     assert "nu['a']" not in caplog.text
 
 
+@pytest.mark.parametrize("inner", [optax.adam, optax.lion])
+def test_around_daso_injected_hyperparameters_change_nothing(inner, caplog):
+    """Each update then makes another `daso`, whose inner optimizer holds traced numbers."""
+    phases = jdaso.Phases(30, 4, 4, sync_every=2, delay=1)
+    grads = np.random.default_rng(0).normal(size=(30, 3, 40)).astype(np.float32)
+
+    def trained(session, tx):
+        def run(grads):
+            def step(carry, grad):
+                params, state = carry
+                updates, state = tx.update(grad, state, params)
+                return (params + updates, state), None
+
+            params = jnp.ones(40)
+            return jax.lax.scan(step, (params, tx.init(params)), grads)[0][0]
+
+        run = jax.vmap(run, in_axes=1, axis_name=session.node_axis)
+        return jax.jit(run)(grads)
+
+    found = []
+    for around in (False, True):
+        with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+
+            def made(learning_rate, session=session):
+                return jdaso.daso(inner(learning_rate), phases=phases, session=session)
+
+            if around:
+                tx = optax.inject_hyperparams(made)(learning_rate=0.01)
+                tx.init(jnp.ones(40))  # as in any loop, outside of its step
+            else:
+                tx = made(0.01)
+            found.append(trained(session, tx))
+    np.testing.assert_allclose(*found, atol=1e-6)
+    assert not caplog.text
+
+
 def told_rate(inner):
     """An optimizer that cannot be called without a rate."""
 
