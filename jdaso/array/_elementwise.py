@@ -42,7 +42,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     """
     arrays = [x for x in operands if isinstance(x, Array)]
     if not arrays:
-        _require_fitting(operands)
+        operands = _fitting(function, operands)
         return as_array(function(*(np.asarray(x) if isinstance(x, list) else x for x in operands)))
     first = arrays[0]
     if len(arrays) == len(operands) and all(_alike(x, first) for x in arrays[1:]):
@@ -50,7 +50,7 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
         block = function(*blocks)
         found = block if 0 not in block.shape else beside(block, *blocks)
         return Array(found, first.layout, first.world)
-    _require_fitting(operands)
+    operands = _fitting(function, operands)
     shape = np.broadcast_shapes(
         *(np.shape(x) if not isinstance(x, Array) else x.shape for x in operands)
     )
@@ -63,8 +63,10 @@ def elementwise(function: Callable[..., jax.Array], *operands: Any) -> Array:
     return Array(block if block.size else beside(block, *pieces), layout, at)
 
 
-def _require_fitting(operands: Sequence[Any]) -> None:
-    """Raises if whole numbers would wrap around in the type of the result.
+def _fitting(function: Callable[..., jax.Array], operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns operands of which none wraps around in the type of the others.
+
+    A function that returns fractions is given a float in place of a large Python integer.
 
     Raises:
         ValueError: numbers of NumPy do not fit the type that JAX has for them.
@@ -75,14 +77,18 @@ def _require_fitting(operands: Sequence[Any]) -> None:
     kinds = [x.dtype for x in operands if hasattr(x, "dtype") and x.dtype != bool]
     whole = bool(kinds) and all(kind.kind in "iu" for kind in kinds)
     if not whole or not any(type(x) is int for x in operands):
-        return
+        return operands
     kind = jnp.result_type(*kinds)
-    for x in operands:
-        if is_outside(x, kind):
-            raise OverflowError(
-                f"{x} is outside of {kind}, the type of the arrays beside it. Convert them first: "
-                'x.astype("int32").'
-            )
+    outside = [x for x in operands if is_outside(x, kind)]
+    if not outside:
+        return operands
+    like = [jnp.zeros((), x.dtype) if hasattr(x, "dtype") else 0 for x in operands]
+    if not jnp.issubdtype(jax.eval_shape(function, *like).dtype, jnp.inexact):
+        raise OverflowError(
+            f"{outside[0]} is outside of {kind}, the type of the arrays beside it. Convert them "
+            'first: x.astype("int32").'
+        )
+    return tuple(float(x) if is_outside(x, kind) else x for x in operands)
 
 
 def _alike(x: Array, y: Array) -> bool:

@@ -153,5 +153,6 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) ->
 def isin(x1: Any, x2: Any, *, invert: bool = False) -> Array:
     """Flags the elements of x1 that x2 has. Moves x2 to all nodes if x2 is split."""
     x, found = of_one_world(x1, x2)
-    whole = resplit(found, None).block
-    return elementwise(lambda block: jnp.isin(block, whole, invert=invert), x)
+    common = jnp.result_type(x.dtype, found.dtype)
+    whole = resplit(found, None).block.astype(common)
+    return elementwise(lambda block: jnp.isin(block.astype(common), whole, invert=invert), x)

@@ -26,6 +26,9 @@ FOUND = {
     "clip below": (lambda a: ja.clip(a(SIGNED), -200, 50), np.clip(SIGNED, -200, 50)),
     "place": (lambda a: ja.searchsorted(a(np.uint8([10, 200])), 300), 2),
     "place below": (lambda a: ja.searchsorted(a(np.uint8([10, 200])), -1), 0),
+    "quotients": (lambda a: a(BYTES) / 256, BYTES / 256),
+    "angles": (lambda a: ja.atan2(2**33, a(BYTES)), np.arctan2(2.0**33, np.float32(BYTES))),
+    "members": (lambda a: ja.isin(a(BYTES), 300), [False] * 3),
     "tens": (lambda a: ja.round(a(STEPS), -1), np.round(STEPS, -1)),
     "hundreds": (lambda a: ja.round(a(STEPS.astype(np.int32)), -2), np.round(STEPS, -2)),
     "thousands": (lambda a: ja.round(a(STEPS), -3), np.zeros(10)),
@@ -60,7 +63,7 @@ FOUND = {
 def test_as_numpy(function, wanted, split):
     make = lambda x: ja.asarray(x, split=split)  # noqa: E731
     for found in on_nodes(2, lambda: np.asarray(function(make))):
-        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 WIDER = "do not fit int32"
