@@ -25,7 +25,7 @@ Place = tuple[np.ndarray, np.ndarray]
 def _between(alpha: float, beta: float, n: int, share: np.ndarray) -> Place:
     """Interpolates linearly between neighbours; `alpha` and `beta` set the plotting positions."""
     place = n * share + alpha + share * (1 - alpha - beta) - 1
-    if alpha == beta == 1:  # exact where the share is that of an element
+    if alpha == beta == 1:  # the same, exact where the share is that of an element
         place = (n - 1) * share
     low = np.floor(place)
     return low, place - low
