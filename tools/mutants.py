@@ -750,14 +750,16 @@ MUTANTS = [
         "_optimizers/stand_ins.py",
         "if found.failure:",
         "if False:",
-        "tests/unit/optimizers/test_second_moments.py",
+        "tests/unit/optimizers/test_second_moments.py"
+        "::test_around_daso_injected_hyperparameters_change_nothing",
     ),
     Mutant(
         "master weights inside of daso",
         "_optimizers/master_weights.py",
         "isinstance(x, MasterWeights | DasoState)",
         "isinstance(x, MasterWeights)",
-        "tests/unit/optimizers/test_master_weights.py",
+        "tests/unit/optimizers/test_master_weights.py"
+        "::test_those_of_the_inner_optimizer_are_its_own",
     ),
     Mutant(
         "whole numbers that do not fit 32 bits",

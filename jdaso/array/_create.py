@@ -160,8 +160,8 @@ def scalar(x: Any) -> Any:
     """Returns an array without axes as a number (a traced one as JAX's), all else as it is."""
     if isinstance(x, Array) and not x.ndim:
         x = x.block
-    traced = isinstance(x, Tracer)
-    return np.asarray(x)[()] if isinstance(x, jax.Array) and not traced and not x.ndim else x
+    known = isinstance(x, jax.Array | np.ndarray) and not isinstance(x, Tracer)
+    return np.asarray(x)[()] if known and not x.ndim else x
 
 
 def empty(shape: Any, *, dtype: Any = None, device: Any = None, split: int | None = None) -> Array:

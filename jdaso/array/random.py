@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array
-from ._create import chosen, shape_of
+from ._create import chosen, scalar, shape_of
 from ._layout import ArrayLayout
 from ._move import laid
 from ._world import world
@@ -73,7 +73,7 @@ def uniform(
 
     The bounds are numbers, or arrays without axes; so are those of `integers`.
     """
-    bounds = _number_of(minval), _number_of(maxval)
+    bounds = scalar(minval), scalar(maxval)
     return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype, bounds))
 
 
@@ -81,13 +81,8 @@ def integers(
     key: Key, low: Any, high: Any, shape: Any, *, dtype: Any = int, split: int | None = None
 ) -> Array:
     """Integers from low up to, but without, high; see `normal`."""
-    bounds = _number_of(low), _number_of(high)
+    bounds = scalar(low), scalar(high)
     return _drawn(key, shape, split, _Draw(jax.random.randint, dtype, bounds))
-
-
-def _number_of(x: Any) -> Any:
-    """A number of Python for an array without axes: programs are kept by their numbers."""
-    return x.item() if isinstance(x, Array | jax.Array | np.ndarray | np.generic) else x
 
 
 class _Draw:

@@ -62,10 +62,15 @@ Seed = int | np.random.RandomState | None
 """A seed, or what draws one; None is 0."""
 
 
-def seed_of(state: Seed) -> int:
-    """Returns the seed that `random_state` of scikit-learn's estimators stands for."""
+def seed_of(state: Seed, x: Array) -> int:
+    """Returns the seed that `random_state` stands for; one that is drawn is node 0's on all nodes.
+
+    Args:
+        state: see `Seed`.
+        x: the rows, on all nodes that call this.
+    """
     if isinstance(state, np.random.RandomState):
-        return int(state.randint(2**31 - 1))
+        return int(x.world.numbers(np.array([state.randint(2**31 - 1)]))[0, 0])
     return state or 0
 
 
@@ -87,7 +92,7 @@ def first(x: Array, clusters: int, init: Any, seed: Seed, distances: Distances) 
         return jnp.asarray(centers, x.dtype)
     if init != "k-means++":
         raise ValueError(f"init must be 'k-means++' or the centers, got {init!r}.")
-    return plus_plus(x, clusters, seed_of(seed), distances)
+    return plus_plus(x, clusters, seed_of(seed, x), distances)
 
 
 def plus_plus(x: Array, clusters: int, seed: int, distances: Distances) -> jax.Array:

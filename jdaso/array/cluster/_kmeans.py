@@ -142,8 +142,8 @@ class KMeans(Groups):
             kept. ``"auto"`` is 1.
         max_iter: the maximum number of iterations.
         tol: see above.
-        random_state: a seed for the first centers, or a `numpy.random.RandomState`, alike on all
-            nodes, that draws one.
+        random_state: a seed for the first centers, or a `numpy.random.RandomState`, of which
+            node 0's draws one for all.
         compiled: whether all iterations are one compiled program, with their reductions; needs
             mpi4jax where there are several nodes. False: each iteration returns to Python.
 
@@ -185,7 +185,8 @@ class KMeans(Groups):
         x = self._rows(x)
         world, offset = sharers(x), x.mean(axis=0).block  # nearer to 0 squares lose no digits
         tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
-        begin, count = seed_of(self.random_state), 1 if self.n_init == "auto" else int(self.n_init)
+        begin = seed_of(self.random_state, x)
+        count = 1 if self.n_init == "auto" else int(self.n_init)
         seeds = range(begin, begin + count)
         runs = (self._run(x, world, offset, seed, tolerance) for seed in seeds)
         found, self.inertia_ = min(runs, key=lambda one: one[1])

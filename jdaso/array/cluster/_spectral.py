@@ -67,7 +67,7 @@ class SpectralClustering(Groups):
         """Finds the groups of rows, ``[n, d]``; y is ignored."""
         x = self._rows(x)
         self.affinity_matrix_ = self._affinity(x)
-        seed = seed_of(self.random_state)
+        seed = seed_of(self.random_state, x)
         embedded = embedding(self.affinity_matrix_, self.n_clusters, self.eigen_tol, seed)
         model = KMeans(self.n_clusters, random_state=seed, n_init=self.n_init)
         self.labels_ = model.fit(embedded).labels_
