@@ -42,6 +42,7 @@ RUNS = {
         *("accuracy/accuracy.py", "--tasks", "fashion", "fashion-adamw", "--simulated"),
         *("--settings", "synchronous", "default"),
     ],
+    "shipped": ["speed/shipped.py"],
     "step_memory": ["cost/step_memory.py"],
     "links": [  # eight hosts with more numbers do not fit into 24 GiB
         *("speed/links.py", "--hosts", "4", "8", "--gigabits", "1", "--megabytes", "24"),

@@ -131,6 +131,13 @@ SECTIONS = {
         "Share of characters predicted correctly, on real nodes.",
         (),
     ),
+    "shipped": (
+        "Studies",
+        "Claims of the studies that ship with jdaso (see Does my network matter?), in their short "
+        "forms: two launches of each cell, so that only large effects are sure.",
+        (),
+    ),
+    "shipped_cells": ("Studies: each cell", "*low* and *high* enclose 90 % of iterations.", ()),
     "step_memory": ("Memory that a step needs for jdaso, in copies of the parameters", "", ()),
     "pipelines": (
         "Pipelines: how near schedules come to their bound",

@@ -59,6 +59,15 @@ def local_ranks() -> int:
     return next((int(number) for number in numbers if number.isdecimal()), 1) or 1
 
 
+def all_on_this_host() -> bool:
+    """Returns whether the launcher gives this host all ranks.
+
+    SLURM_NTASKS_PER_NODE may be that of the job, whose steps have fewer tasks.
+    """
+    hosts = os.environ.get("SLURM_STEP_NUM_NODES", "1")
+    return local_ranks() == launched_ranks() and hosts == "1"
+
+
 def claimed_by() -> str:
     """The variable that announces several ranks, with its value; for messages."""
     claim = _claim()

@@ -193,7 +193,7 @@ def _children(
     try:
         yield process
     finally:
-        with _undisturbed():
+        with undisturbed():
             _end(process)
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -213,7 +213,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Ignores the signals that end a program, so that a second one does not end the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield

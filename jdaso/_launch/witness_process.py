@@ -121,6 +121,10 @@ def ended_ranks(process: int) -> str:
     return f"{here - len(living)} of the {here} ranks of this host"
 
 
+_FOR_THE_RANK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that managers may send to all processes of a job; a rank may handle them and go on."""
+
+
 def give_up(process: int, name: str, gone: str) -> None:
     """Ends the rank, which waits in MPI_Init for ended ranks; its launcher ends the others."""
     tell(
@@ -142,6 +146,8 @@ def main(token: str, process: int, name: str, warn_seconds: float, interface: st
         warn_seconds: time until MPI_Init is reported as waiting; doubles after each report.
         interface: the interface to listen on.
     """
+    for number in _FOR_THE_RANK:
+        signal.signal(number, signal.SIG_IGN)
     server = listen(interface)
     os.write(1, f"{server.getsockname()[1]}\n".encode())
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -45,13 +45,13 @@ def claim_gpus(topology: Topology, *, share: bool, on_cpus: bool, started: bool)
     """
     if topology.local_size == 1 or on_cpus:
         return
-    gpus = visible_gpus()
+    gpus = visible_gpus() or _seen_by_others(topology)
     if not gpus:
         return
     if _assigned_by_launcher(topology):
         return
     try:
-        mine = share_out(gpus, topology.local_rank, topology.local_size, share=share)
+        mine, ranks = _own_part(topology, gpus, share=share)
     except ValueError as error:
         raise NodeError(f"{topology.prefix()} {error}") from error
     if started:
@@ -63,8 +63,42 @@ def claim_gpus(topology: Topology, *, share: bool, on_cpus: bool, started: bool)
             "a JAX device, or set CUDA_VISIBLE_DEVICES for each rank."
         )
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
-    if len(gpus) < topology.local_size:
+    if len(gpus) < ranks:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+def _seen_by_others(topology: Topology) -> list[str]:
+    """Names GPUs that nvidia-smi lists to other ranks of this host, if it fails for this one."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:  # an empty one, say: this rank is to have none
+        return []
+    most = max((len(seen or ()) for seen in topology.gpus_of_host), default=0)
+    return [str(number) for number in range(most)]
+
+
+def _own_part(topology: Topology, gpus: list[str], *, share: bool) -> tuple[list[str], int]:
+    """Returns this rank's GPUs, and the number of ranks that divide the same ones.
+
+    Launchers may show ranks the same GPUs in another order, or different GPUs to groups of ranks.
+
+    Raises:
+        ValueError: see `share_out`; or ranks see GPUs of which only some are the same.
+    """
+    everyone, number = topology.gpus_of_host, topology.local_rank
+    own = everyone[number] if number < len(everyone) else None
+    if own is None or None in everyone or len(own) != len(gpus):  # only the order is known
+        ranks = topology.local_size
+        return share_out(gpus, number, ranks, share=share), ranks
+    rivals = [rank for rank, seen in enumerate(everyone) if set(own) & {*(seen or ())}]
+    for rank in rivals:
+        if {*(everyone[rank] or ())} != set(own):
+            raise ValueError(
+                f"Ranks of this host see GPUs of which only some are the same: {', '.join(own)} "
+                f"here, and {', '.join(everyone[rank] or ())} on another rank. Show all of them to "
+                "all ranks, or set CUDA_VISIBLE_DEVICES for each rank."
+            )
+    place, in_order = rivals.index(number), list(everyone[rivals[0]] or ())
+    mine = share_out(in_order, place, len(rivals), share=share)
+    return [gpus[own.index(gpu)] for gpu in mine], len(rivals)
 
 
 def _assigned_by_launcher(topology: Topology) -> bool:

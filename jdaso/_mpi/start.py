@@ -21,10 +21,10 @@ from .._base.errors import NodeError
 from .._launch import witness
 from .._launch.early_failure import note_meeting
 from .._launch.environment import (
+    all_on_this_host,
     launched_rank,
     launched_ranks,
     left_over,
-    local_ranks,
     rank_above,
     survives_deaths,
     to_start_mpi,
@@ -67,8 +67,7 @@ def start_mpi(timeout_seconds: float) -> Any:
     """
     several = launched_ranks() > 1
     if several:
-        one_host = local_ranks() == launched_ranks()
-        witness.start(rank_prefix(), timeout_seconds, one_host=one_host)
+        witness.start(rank_prefix(), timeout_seconds, one_host=all_on_this_host())
         _warn_of_little_shared_memory()
     first = several and not _is_initialized()
     if first:

@@ -28,6 +28,9 @@ from .wait import Wait
 _PART_BYTES = 1 << 26
 """Longest message: MPI counts have 32 bits."""
 
+_LONG_SECONDS = 15.0
+"""Calls that waited less say nothing about the longest: most follow a node's work at once."""
+
 _EXPLAIN_SECONDS = 1.0
 
 Result = TypeVar("Result")
@@ -309,6 +312,8 @@ class Control:
             if self.survives:
                 raise
             raise self.error(self.explain(error)) from error
+        if wait.waited_seconds > _LONG_SECONDS:
+            self.known.patience.note("call", wait.waited_seconds)
 
     def _check(self, wait: Wait) -> None:
         wait.check()

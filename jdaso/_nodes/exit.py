@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from .._base.errors import summary
@@ -57,17 +58,25 @@ Each with the failed sessions that this process had closed before it opened this
 _failed: list[Member] = []
 _settled: list[Member] = []  # like those that failed, kept whole: MPI may write into their buffers
 _leaves, _has_left = threading.Event(), threading.Event()
+_waits: list[Callable[[], None]] = []
 _state = {"installed": False, "bereft": False, "began": False}
 
 
 def watch(session: Member) -> None:
     """Closes this session when the process ends, if it is still open."""
     install()
+    atexit.unregister(_end)  # functions run in reverse order: MPI, started since, must end later
+    atexit.register(_end)
     if survives_deaths() and not _state["began"]:  # in atexit functions Python starts no threads
         threading.Thread(target=_finalize, name="jdaso-finalize", daemon=True).start()
     _state["began"] = True
     leave_to_sessions()
     _open[session] = list(_failed)
+
+
+def wait_at_end(wait: Callable[[], None]) -> None:
+    """Calls `wait` when the process ends without an error, before JAX and MPI end."""
+    _waits.append(wait)
 
 
 def open_members() -> list[Member]:
@@ -111,11 +120,11 @@ def _leave_to_parent() -> None:
     """Forgets all sessions in a forked process, which is not a node and does not end as one."""
     for session in _open:
         session.disown()
-    for sessions in (_open, _failed, _settled):
-        sessions.clear()
+    for each in (_open, _failed, _settled, _waits):
+        each.clear()
     spare_job()
     leave_to_sessions()
-    _state.update(bereft=False)
+    _state.update(bereft=False, began=False)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -162,6 +171,8 @@ def _end() -> None:
                 log.exception("jdaso could not close a session at exit")
                 end_job()
     if not ends_job() and not _failed:
+        for wait in _waits:
+            wait()
         if _state["bereft"]:
             _leave_mpi()
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
 
 from .._launch.witness import Witnesses
@@ -66,6 +68,7 @@ class Known:
         self.left: set[int] = set()
         self.ended: set[int] = set()
         self.survives = False
+        self._waits_end = math.inf
 
     def why_wait_no_longer(self, waited_seconds: float, what: str) -> str | None:
         """The reason to end a wait for other nodes early; None if there is none.
@@ -78,6 +81,8 @@ class Known:
             return self.failure
         if (why := self.batches.why_in_vain(what)) is not None:
             return why
+        if time.monotonic() > self._waits_end:
+            return f"This node's program has failed while the node {what}."
         if waited_seconds <= GRACE_SECONDS:
             return None
         if self.failed:
@@ -88,6 +93,10 @@ class Known:
                 "must make the same calls and the same number of updates."
             )
         return None
+
+    def end_waits_in(self, seconds: float) -> None:
+        """Ends all waits for other nodes after this time: this node's program has failed."""
+        self._waits_end = time.monotonic() + seconds
 
     def prefix(self, step: int | None) -> str:
         """The prefix of this node's messages, with the phase of a step."""

@@ -76,7 +76,7 @@ class Mail:
         self._comm: Any = None if alone else control.duplicate().comm
         self._lock = threading.Lock()  # guards everything below
         self._outbox: deque[_Going] = deque()
-        self._sending: list[tuple[Any, Any]] = []  # requests, with the arrays they send
+        self._sending: list[tuple[Any, Any, int]] = []  # requests, with the arrays, to which nodes
         self._coming: dict[Address, _Coming] = {}
         self._broken: Exception | None = None
         self._busy, self._closed = threading.Event(), False
@@ -134,10 +134,13 @@ class Mail:
     def drain(self) -> None:
         """Waits until everything has been sent."""
         if self._outbox or self._sending:
+            with self._lock:
+                nodes = {going.address.node for going in self._outbox}
+                nodes |= {node for *_, node in self._sending}
             self._wait(
                 lambda: not (self._outbox or self._sending),
                 "waits until its results are sent",
-                sorted({going.address.node for going in list(self._outbox)}) or None,
+                sorted(nodes) or None,
             )
 
     def _wait(self, done: Callable[[], bool], what: str, nodes: Sequence[int] | None) -> None:
@@ -194,8 +197,8 @@ class Mail:
             self.bytes_sent += array.nbytes
             for part in _parts(array):
                 request = self._comm.Isend(part, address.node, address.tag)
-                self._sending.append((request, array))
-        self._sending = [pair for pair in self._sending if not pair[0].Test()]
+                self._sending.append((request, array, address.node))
+        self._sending = [each for each in self._sending if not each[0].Test()]
         return len(self._outbox) + len(self._sending) != before
 
     def close(self, after_error: bool = False) -> None:

@@ -15,6 +15,10 @@ from .channels import Channels
 log = logging.getLogger("jdaso")
 
 
+_LAST_SECONDS = 1.0
+"""Time for exchanges in flight to complete once the program has failed."""
+
+
 class Ending(NamedTuple):
     """The outcome of a session's work.
 
@@ -49,6 +53,8 @@ def end_work(
         after_error: whether the program has ended with an error.
     """
     failed, stuck = after_error, False
+    if after_error:
+        control.known.end_waits_in(_LAST_SECONDS)
     known, unsaid = control.broken, None
     for close in list(closing):
         try:

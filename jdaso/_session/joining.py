@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import threading
 
 import jax
 
 from .._jax.cpus import backend_started
 from .._jax.world import coordinator_address, join_world
+from .._mpi.requests import poll
 from .._mpi.topology import Topology
 from .._nodes.control import Control
+from .._nodes.exit import wait_at_end
 
 log = logging.getLogger("jdaso")
 
 _LONGEST_SECONDS = 300.0
 """The longest wait for the other ranks, which are already there, to join."""
+
+
+_parted = threading.Event()
+"""Set once this process waits for the other ranks of its node when it ends."""
 
 
 def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
@@ -59,7 +67,25 @@ def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
     for rank, result in enumerate(results):
         if result != "yes":
             raise everyone.error(f"{topology.name(rank)} cannot join its node: {result}")
+    _part_together(topology)
     _warn_if_spread(topology)
+
+
+def _part_together(topology: Topology) -> None:
+    """Lets the ranks of a node end together, as MPI_Finalize does: JAX's world ends them otherwise.
+
+    A rank may work for hours after its last session, while another one has nothing left to do.
+    """
+    if _parted.is_set():
+        return
+    _parted.set()
+    comm = topology.comm.Split(topology.node, topology.place)
+
+    def wait() -> None:
+        with contextlib.suppress(Exception):  # MPI has ended, or a rank has failed
+            poll(comm.Ibarrier().Test)
+
+    wait_at_end(wait)
 
 
 def _why_not(topology: Topology, *, fits: bool) -> str | None:

@@ -56,9 +56,10 @@ class Session:
             (blocking calls in a thread of their own), ``"instant"`` (sends nothing; the node's own
             numbers come back), or `Simulated` (virtual nodes of one device).
         timeout_seconds: the longest that this node waits for the others in any call on the host.
-            If None, it is derived from past waits: 100 times the longest of the last 16, but at
-            least 600 s; for a node that has gone silent 20 times, but at least 60 s. A wait of more
-            than twice the usual is logged, with the missing nodes and where their programs are.
+            If None, it is derived from past waits: 100 times the longest of the last 16 of their
+            kind (of calls, those over 15 s count), but at least 600 s; for a node that has gone
+            silent 20 times, but at least 60 s. A wait of more than twice the usual is logged, with
+            the missing nodes and where their programs are.
         share_gpus: whether nodes on one host may use the same GPU.
         on_death: reaction if a node's process fails: ``"end"`` the job, or ``"shrink"`` it: the
             others go on without that node, at the latest after the exchange that detects the
@@ -164,7 +165,7 @@ class Session:
             self._access.close()
             if self.control.known.failure is None:
                 say_failed()
-            self.control.detector.fail(summary(error))
+            self.control.detector.fail(self._failure(summary(error)))
             if self.recorder is not None:
                 self.recorder.close(failed=True)
             self.all_ranks.close(failed=True)
@@ -287,8 +288,11 @@ class Session:
             if self.control.known.failure is None:
                 say_failed(peers=self.joined and not self._failed)
                 self._failed = True
-            where = f"{self.topology.name(self.topology.rank)} on host {self.topology.host}"
-            self.control.detector.fail(f"{where} failed: {text}")
+            self.control.detector.fail(self._failure(text))
+
+    def _failure(self, text: str) -> str:
+        where = f"{self.topology.name(self.topology.rank)} on host {self.topology.host}"
+        return f"{where} failed: {text}"
 
     def close(self) -> None:
         """Completes exchanges in flight and frees all resources; may be called twice.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 import signal
@@ -20,7 +21,14 @@ from ._files import CheckpointError, DamagedError
 from ._folder import Folder
 from ._parts import Cut, Save, parts_of
 from ._saver import Saver
-from ._together import LostError, folder_of_all, is_first, of_first, together
+from ._together import (
+    LostError,
+    folder_of_all,
+    is_first,
+    name_of_run,
+    of_first,
+    together,
+)
 
 log = logging.getLogger("jdaso")
 
@@ -43,9 +51,9 @@ class Checkpoints:
     is pickled, so a checkpoint from elsewhere cannot run code.
 
     A pipeline's states are saved in parts, each by the nodes that hold it, as above. A step counts
-    as saved once all partitions have saved it, and a save waits until the one before it is complete
-    on all of them. The folder can be restored with another number of partitions or replicas: each
-    node reads the rows that it needs.
+    as saved, and as kept, once all partitions have saved it, and a save waits until the one before
+    it has ended on all of them. The folder can be restored with another number of partitions or
+    replicas: each node reads the rows that it needs, and outer optimizers begin anew.
 
     On another number of nodes, parameters, inner optimizer and all other float leaves become the
     mean over the old nodes, in float64; integers become node 0's; random keys that differed stay
@@ -116,11 +124,13 @@ class Checkpoints:
         self.session, self.every_steps = parts.session, every_steps
         self.session.require_usable()
         self.folder = folder_of_all(folder, self.session, "open checkpoints")
-        # Other parts may still be writing the newest step: one more is kept.
-        keep = {"keep_last": keep_last + parts.several, "keep_best": keep_best, "best": best}
+        what, listed = "open checkpoints", partial(parts.last_number, self.folder)
+        keep = {"keep_last": keep_last, "keep_best": keep_best, "best": best}
         own = Folder(parts.prepare(self.folder), **keep)
-        with together(self.session, "open checkpoints"):
-            self._saver = Saver(own, parts.savers)
+        run, number = name_of_run(self.session), of_first(self.session, what, listed)
+        with together(self.session, what):
+            whole = partial(parts.whole_numbers, self.folder)
+            self._saver = Saver(own, parts.savers, run=run, number=number, whole=whole)
         self.session.control.detector.stopping.on_signals(signals)
 
     def after(self, step: SupportsIndex, state: PyTree, score: float | None = None) -> None:
@@ -162,15 +172,15 @@ class Checkpoints:
             score: how good the state is, for `keep_best`; the same on all nodes.
 
         Raises:
-            CheckpointError: the state does not belong to this session; or, with a pipeline, the
-                previous save failed on a node.
+            CheckpointError: the state does not belong to this session.
             TypeError, ValueError: the step is not an integer, or is negative.
         """
         step = _checked(step)
         if self._parts.several:
-            # Otherwise a part that is written faster could delete an old step before another part
-            # has written the next, and the parts would have no step in common.
-            self.wait()
+            # Parts that are written faster must not run ahead: a save counts once all have it. A
+            # failure has been logged.
+            with contextlib.suppress(CheckpointError):
+                self.wait()
         self._saver.save(step, state, score)
 
     def wait(self) -> None:
@@ -204,7 +214,8 @@ class Checkpoints:
         session = self.session
         session.require_usable()
         if self._parts.several:
-            self.wait()
+            with contextlib.suppress(CheckpointError):
+                self.wait()
         self._saver.settle()
         living, damaged = session.living, self._unreadable()
         for save in self._saves(step):

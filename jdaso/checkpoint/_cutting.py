@@ -4,6 +4,8 @@ They import nothing else from this package but its public names (a test asserts 
 that such a package needs belong here, and no code.
 """
 
+from ._common_points import begin_anew as begin_anew
+from ._facts import check_facts as check_facts
 from ._files import DamagedError as DamagedError
 from ._files import Manifest as Manifest
 from ._files import plain_dtype as plain_dtype

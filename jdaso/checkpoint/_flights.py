@@ -61,7 +61,7 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     found: list[Kept] = []
     if session.simulated or session.num_nodes == 1:  # there the state itself holds it
         return found
-    for flight in _flights(state):
+    for flight in flights_of(state):
         about = flight.optimizer, flight.model
         for meaning, held in held_by(session, flight.optimizer, flight.fragment):
             versions = held.versions
@@ -160,7 +160,7 @@ def meaning_of(versions: Versions, leaves: Sequence[Exchanged]) -> str:
     return f"{versions.wire.name}, {versions.rule.name}, {len(mine)} leaves, CRC {bits:08x}"
 
 
-def _flights(state: PyTree) -> list[SavedFlight]:
+def flights_of(state: PyTree) -> list[SavedFlight]:
     """Returns the last exchange of each fragment, with ticket 0 for none, and without a meaning."""
     found = []
     for daso in dasos_in(state):

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class Folder:
         self._lock: Lock | None = None
         self._device: int | None = None
         self._run = ""
-        self.last_number = 0  # the last save in the folder when it was taken
 
     def take(self, run: str) -> Path:
         """Locks the folder for this run, until `give_back` or the end of the process.
@@ -58,8 +57,7 @@ class Folder:
         if self._lock is None or not self._lock.is_at(self.path):
             self.give_back()
             self._lock = Lock(self.path)
-        self.last_number = max(map(_number, self._all()), default=0)
-        self.sweep(self.last_number)
+        self.sweep(self.last_number())
         self._lock.sign()  # after the sweep, which frees space on a full disk
         self._write_run(run)
         for old in self.path.glob("seen-*"):  # left by an interrupted start
@@ -67,6 +65,10 @@ class Folder:
         token = self.token(run)
         token.touch()
         return token
+
+    def last_number(self) -> int:
+        """Returns the number of the last save, complete or not; 0 if there is none."""
+        return max(map(_number, self._all()), default=0)
 
     def sweep(self, last: int) -> None:
         """Removes the remains of incomplete saves up to number `last`.
@@ -204,13 +206,18 @@ class Folder:
         damaged = [(path, x) for path, x in self._found().items() if isinstance(x, DamagedError)]
         return sorted(damaged, key=lambda x: -_number(x[0]))
 
-    def prune(self) -> None:
+    def prune(self, last: int, whole: Collection[int] | None = None) -> None:
         """Removes saves that are not among the last or the best and are not being written.
 
         One whose manifest cannot be read stays: the file system may have a temporary problem.
+
+        Args:
+            last: number of the last save of this run.
+            whole: numbers of the saves that all folders of a checkpoint have, if there are several.
+                Other folders may still be writing the last save, but none before it.
         """
         found = self._found()
-        complete = _whole(found)
+        complete = [x for x in _whole(found) if whole is None or x[1].number in whole]
         scored = [x for x in complete if x[1].score == x[1].score is not None]
         scored.sort(key=lambda x: self._sign * (x[1].score or 0.0))
         stay = complete[-self._keep_last :]
@@ -219,7 +226,8 @@ class Folder:
         kept = {path for path, _ in stay}
         for path, manifest in found.items():
             damaged = isinstance(manifest, DamagedError)
-            written = manifest is None and _number(path) > newest
+            last_one = whole is not None and _number(path) >= last
+            written = _number(path) > newest and (manifest is None or last_one)
             if path not in kept and not damaged and not written:
                 _complete.remove(path)
 

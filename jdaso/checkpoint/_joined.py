@@ -69,7 +69,11 @@ def read_pieces(
     for value in here if len(nodes) > 1 else ():
         if value.leaf.file in sums:
             found[value.leaf.file] = _mean(
-                value, sums[value.leaf.file], found[value.leaf.file], len(nodes), session
+                value,
+                sums[value.leaf.file],
+                found[value.leaf.file],
+                len(nodes),
+                node=session.node if goes_on else 0,
             )
     return found
 
@@ -104,12 +108,13 @@ def _mean(
     sums: Sequence[Any],
     first: Sequence[SavedPiece],
     nodes: int,
-    session: Session,
+    *,
+    node: int,
 ) -> list[SavedPiece]:
     """The pieces combined from those of all old nodes, of which the first node's are given."""
     if value.leaf.dtype.startswith("key<"):
         impl = jax.random.key_impl(value.value)
-        found = [own_keys(np.stack(rows), impl, session.node) for rows in sums]
+        found = [own_keys(np.stack(rows), impl, node) for rows in sums]
     else:
         found = [(x / nodes).astype(y.data.dtype) for x, y in zip(sums, first, strict=True)]
     return [SavedPiece(piece.begin, data) for piece, data in zip(first, found, strict=True)]

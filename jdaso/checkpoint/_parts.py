@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -56,6 +56,14 @@ class Parts(Protocol):
         """Returns the saves that are complete, as this node sees them, the preferred one last."""
         ...
 
+    def last_number(self, root: Path) -> int:
+        """Returns the number of the last save in the folders of all parts, complete or not."""
+        ...
+
+    def whole_numbers(self, root: Path) -> Collection[int] | None:
+        """Returns the numbers of the saves that all parts have; None if there is only one part."""
+        ...
+
     def unreadable(self, root: Path) -> list[str]:
         """Returns the reason for each save whose manifest exists but cannot be read."""
         ...
@@ -85,6 +93,13 @@ class WholeState:
         """See `Parts`."""
         complete = Folder(root).complete()
         return [Save(x.step, path.name, f"{x.run}-{x.number}") for path, x in complete]
+
+    def last_number(self, root: Path) -> int:
+        """See `Parts`."""
+        return Folder(root).last_number()
+
+    def whole_numbers(self, root: Path) -> None:
+        """See `Parts`."""
 
     def unreadable(self, root: Path) -> list[str]:
         """See `Parts`."""
@@ -117,7 +132,7 @@ class WholeState:
 
         nodes, about = of_first(session, _WHAT, read)
         fitting = {file: SavedLeaf.of(leaf) for file, leaf in about.items()}
-        arrays = spread(here, fitting, nodes, arrays, session)
+        arrays = spread(here, fitting, nodes, arrays, session, node=0)  # the same for all
         leaves = [from_host(value, arrays[value.leaf.file], session.mesh) for value in here]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 

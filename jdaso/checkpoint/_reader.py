@@ -29,9 +29,9 @@ class Reader:
     Meanwhile the run may save and remove checkpoints. Read access to the folder is enough.
 
     The state is what the run would give if it ended there: parameters and all other floats are the
-    mean over its nodes, formed in float64; integers are node 0's. So the numbers do not depend on
-    how many nodes read, and all of them get the same. Exchanges in flight are left out; to continue
-    exactly as the run would, use `Checkpoints` with the same number of nodes.
+    mean over its nodes, formed in float64; integers and random keys are node 0's. So the numbers
+    do not depend on how many nodes read, and all of them get the same. Exchanges in flight are left
+    out; to continue exactly as the run would, use `Checkpoints` with the same number of nodes.
 
     All nodes create the reader and read together.
 

@@ -105,8 +105,13 @@ def spread(
     nodes: int,
     read: dict[str, np.ndarray],
     session: Session,
+    *,
+    node: int,
 ) -> dict[str, np.ndarray]:
-    """Sends the arrays that node 0 has read to all nodes; returns them by file name."""
+    """Sends the arrays that node 0 has read to all nodes; returns them by file name.
+
+    Random keys that differed become those of `node`, see `own_keys`.
+    """
     found = {}
     for leaf, value in here:
         dtype = np.dtype(plain_dtype(leaf.dtype))
@@ -117,7 +122,7 @@ def spread(
         room = np.zeros((nodes, *shape) if key and not leaf.common else shape, dtype)
         array = session.control.broadcast(read.get(leaf.file, room))
         if key and not leaf.common:
-            array = own_keys(array, jax.random.key_impl(value), session.node)
+            array = own_keys(array, jax.random.key_impl(value), node)
         elif array.shape != leaf.shape:  # an axis of local devices that had diverged
             array = array.mean(0, dtype=np.float64) if is_float(dtype) else array[0]
         if leaf.field in BEGUN_ANEW:

@@ -13,8 +13,9 @@ import numpy as np
 from .._jax.types import PyTree
 from .._session import Session
 from ._arrays import read_arrays
+from ._common_points import require_common_points
 from ._facts import check_facts, take_measured
-from ._files import COMMON, CheckpointError, DamagedError, Manifest, manifest_path, node_folder
+from ._files import COMMON, DamagedError, Manifest, manifest_path, node_folder
 from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
 from ._resize import BEGUN_ANEW, fit_leaves, read_resized, spread
@@ -42,7 +43,7 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
     here = values_of(like, shares=shares_leaves(session))
     take_measured(first, session)
     check_facts(first, session)
-    _require_common_points(session, first.num_nodes)
+    require_common_points(session, first.num_nodes)
     flies = any(x.in_flight for x in first.flights)
     joined = session.joined or first.ranks_per_node > 1
     if joined:
@@ -135,20 +136,4 @@ def _read_resized(
         fitting = fit_leaves(leaves, here, first.parted)
         if place[0] == 0:
             arrays = read_resized(folder, fitting, first.nodes)
-    return spread(here, fitting, first.nodes, arrays, session)
-
-
-def _require_common_points(session: Session, nodes: int) -> None:
-    """Raises if optimizers here need a common point, which the run of a single node has not saved.
-
-    Raises:
-        CheckpointError: see above.
-    """
-    several = session.num_nodes > 1 and not session.simulated
-    completions = session.optimizers.completions.values()
-    if nodes == 1 and several and any(x.anchored() for x in completions):
-        raise CheckpointError(
-            "The checkpoint was saved by one node, which has no point common to all nodes, and "
-            'narrow wires and outer optimizers need one. Use merge="corrected" or "paper" with '
-            'wire="float32", or a single node.'
-        )
+    return spread(here, fitting, first.nodes, arrays, session, node=session.node)

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax
 import numpy as np
@@ -39,17 +39,30 @@ class Saver:
     Args:
         folder: of the part; taken here, and given back when the session closes.
         session: the nodes that save the part together.
+        run: a name for this run, the same for all parts.
+        number: of the last save before this run, in the folders of all parts.
+        whole: returns the numbers of the saves that all parts have; None if there is one part.
     """
 
-    def __init__(self, folder: Folder, session: Session):
-        self._folder, self._session = folder, session
+    def __init__(
+        self,
+        folder: Folder,
+        session: Session,
+        *,
+        run: str,
+        number: int,
+        whole: Callable[[], Collection[int] | None] = lambda: None,
+    ):
+        self._folder, self._session, self._whole = folder, session, whole
         self._node, self._nodes = place_of(session)
         self._saved_by: tuple[int, ...] | None = None  # the nodes alive at the last save
         self._buffers: dict[str, np.ndarray] = {}
         self._flights: list[Kept] = []  # in flight at the last save
         self._writer: threading.Thread | None = None
+        self._unwaited = False  # the same on all nodes: a save that `wait` has not awaited
         self._error: Exception | None = None
-        self._run, self._number = take(folder, session)
+        self._run, self._number = run, number
+        take(folder, session, run)
         session.hooks.on_close(self._close)
 
     def save(self, step: int, state: PyTree, score: float | None) -> None:
@@ -62,6 +75,7 @@ class Saver:
         if session.control.survives:  # all are here; some may have failed while writing
             self._sweep()
         self._number += 1
+        self._unwaited = True
         self._saved_by = session.living if session.control.survives else None
         if session.num_nodes > 1 and not session.joined:
             require_own_devices(session, state)
@@ -108,6 +122,7 @@ class Saver:
             CheckpointError: on all of them, if the save failed on one.
             LostError: on all of them, if one failed meanwhile.
         """
+        self._unwaited = False
         self.join()
         error, self._error = self._error, None
         try:
@@ -218,7 +233,7 @@ class Saver:
         """Removes checkpoints that are not kept. A failure costs nothing but space."""
         try:
             if self._folder.is_held:
-                self._folder.prune()
+                self._folder.prune(self._number, self._whole())
         except (OSError, CheckpointError) as error:
             log.warning("Old checkpoints could not be removed: %s", error)
 
@@ -246,7 +261,7 @@ class Saver:
     def _close(self, after_error: bool) -> None:
         """Finishes the current save when the session closes."""
         try:
-            if after_error:
+            if after_error or not self._unwaited:
                 self.join()
             else:
                 self.wait()

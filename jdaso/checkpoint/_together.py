@@ -95,14 +95,14 @@ def require_seen(path: Path, session: Session, what: str) -> None:
             )
 
 
-def take(folder: Folder, session: Session) -> tuple[str, int]:
-    """Takes a folder for this run, and checks that all nodes see it.
+def name_of_run(session: Session) -> str:
+    """Returns a new name for a run, the same on all nodes."""
+    return session.all_ranks.everyone("open checkpoints", secrets.token_hex(4))[0]
 
-    Returns:
-        A name for this run, and the number of the last save in the folder.
-    """
+
+def take(folder: Folder, session: Session, run: str) -> None:
+    """Takes a folder for a run, and checks that all nodes see it."""
     what = "open checkpoints"
-    run = session.all_ranks.everyone(what, secrets.token_hex(4))[0]
     token = folder.token(run)
     with together(session, what):
         if is_first(session):
@@ -120,4 +120,3 @@ def take(folder: Folder, session: Session) -> tuple[str, int]:
         if is_first(session):
             with suppress(OSError):  # the next start removes it
                 token.unlink(missing_ok=True)
-    return run, of_first(session, what, lambda: folder.last_number)

@@ -147,7 +147,7 @@ def _claimed(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[
 def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[Verdict]]:
     """Returns the verdicts of each study, or those on one study against another.
 
-    A study has none if no setting has two levels of the compared factor.
+    A study has none if no setting has two levels of the compared factor, or none the reference.
     """
     if arguments.compare == STUDY:
         return {" and ".join(studies): _between(arguments, studies)}
@@ -155,9 +155,10 @@ def _judged(arguments: argparse.Namespace, studies: Studies) -> dict[str, list[V
     found = {}
     for name, of in studies.items():
         margin, factor = _margin(arguments, of.declared), arguments.compare
-        several = len(levels_of(of.launches, factor)) > 1
+        levels = {str(level) for level in levels_of(of.launches, factor)}
+        judged = len(levels) > 1 and arguments.reference in (None, *levels)
         about = {"factor": factor, "reference": arguments.reference}
-        found[name] = verdicts(of.launches, margin, **about) if several else []
+        found[name] = verdicts(of.launches, margin, **about) if judged else []
     return found
 
 

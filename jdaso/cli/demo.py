@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from .._launch.mpiexec import LaunchError, mpi_command, run_ranks
-from ._fashion_mnist import fashion_mnist
+from ._fashion_mnist import ImageData, fashion_mnist
 
 NEEDED = ("flax", "rich", "mpi4py")
+MISTAKE = 2
+"""Exit status of a mistake in the arguments."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the demo; returns 0 if both methods trained and all nodes ended alike."""
+    """Runs the demo; returns 0 if both methods trained and all nodes ended alike, else 1 or 2."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return _fail(
@@ -50,27 +52,32 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("epochs", "nodes", "devices", "batch", "sync_every", "delay"):
         if getattr(arguments, name) < 1:
             option = name.replace("_", "-")
-            return _fail(f"--{option} must be at least 1, got {getattr(arguments, name)}.")
+            given = getattr(arguments, name)
+            return _fail(f"--{option} must be at least 1, got {given}.", status=MISTAKE)
     if arguments.delay > arguments.sync_every:
         return _fail(
             f"--delay must be at most --sync-every, got {arguments.delay} and "
-            f"{arguments.sync_every}."
+            f"{arguments.sync_every}.",
+            status=MISTAKE,
         )
     try:
-        return _demo(arguments)
+        try:
+            data = fashion_mnist(arguments.data)
+        except (OSError, ValueError) as error:
+            return _fail(str(error), status=MISTAKE)
+        return _demo(arguments, data)
     except KeyboardInterrupt:
         return _fail("Interrupted; all ranks were ended.", status=130)
     except (LaunchError, OSError, ValueError, ImportError) as error:
         return _fail(str(error))
 
 
-def _demo(arguments: argparse.Namespace) -> int:
+def _demo(arguments: argparse.Namespace, data: ImageData) -> int:
     from rich.console import Console
 
     from ._demo_display import DemoDisplay, result_table
 
     console, began = Console(), time.perf_counter()
-    data = fashion_mnist(arguments.data)
     if arguments.limit:
         data = data._replace(
             train_images=data.train_images[: arguments.limit],

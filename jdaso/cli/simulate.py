@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the predictions; returns 0, or 2 for invalid arguments."""
+    """Prints the predictions; returns 0, 1 if a library is missing, or 2 for invalid arguments."""
     try:
         if arguments.exchange_ms is not None and not arguments.advise:
             raise ValueError("--exchange-ms is used by --advise only: give --advise, too.")
@@ -74,9 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
             _plot(fabric, training, arguments.plot, arguments.backward)
         if arguments.draw and hybrid:
             _draw(fabric, hybrid, arguments.draw)
-    except (ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         print(f"jdaso simulate: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, ImportError) else 2
     return 0
 
 

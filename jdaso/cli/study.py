@@ -1,6 +1,7 @@
 """``python -m jdaso study``: runs a declared study of fabrics, or goes on where it stopped."""
 
 import argparse
+import shlex
 import sys
 from collections import Counter
 
@@ -87,7 +88,7 @@ def _summary(arguments: argparse.Namespace, replicates: int) -> int:
         )
     if set(counted) <= {OK}:
         return 0
-    short = " --short" * arguments.short
-    command = f"python -m jdaso study {arguments.file} --out {arguments.out}{short} --again"
-    print(f"To run those that are not ok anew: {command}")
+    short = ["--short"] * arguments.short
+    words = ["study", arguments.file, "--out", arguments.out, *short, "--again"]
+    print(f"To run those that are not ok anew: python -m jdaso {shlex.join(words)}")
     return 1

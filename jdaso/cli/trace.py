@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .._launch.paths import FolderError
+from .._launch.paths import FolderError, local_folder
 from ..report import counted
 from ..traces import Trace, TraceError, merge, profiles_in, read, write
 
@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the file and prints a summary; returns 2 if there is no trace."""
-    path = Path(arguments.output or Path(arguments.folder) / "trace.json.gz")
     try:
+        path = Path(arguments.output or local_folder(arguments.folder) / "trace.json.gz")
         trace = read(arguments.folder)
         profiles = [profile for folder in arguments.profiler for profile in profiles_in(folder)]
         write(merge(trace, profiles), path)

@@ -103,7 +103,8 @@ class Loader:
         timeout_seconds: float = 600.0,
     ):
         samples = as_source(source)
-        self.order = Order(len(samples), operator.index(seed), shuffle, shuffle_block)
+        block = _whole("shuffle_block", shuffle_block, 1)
+        self.order = Order(len(samples), operator.index(seed), bool(shuffle), block)
         batch_size = _whole("batch_size", batch_size)  # `_agree` checks that it is above 0
         epochs = None if epochs is None else _whole("epochs", epochs, 1)
         workers, prefetch = _whole("workers", workers, 1), _whole("prefetch", prefetch, 2)

@@ -6,15 +6,19 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from .._launch.paths import shown
 from .._session import Session
 from ..checkpoint import CheckpointError
 from ..checkpoint._cutting import (
+    DamagedError,
     Folder,
     Manifest,
     Save,
+    begin_anew,
+    check_facts,
     is_first,
     of_first,
     require_seen,
@@ -38,7 +42,8 @@ class Partitions:
 
     If the number of partitions and their parameters are unchanged, each partition restores its own
     part, bit for bit. Otherwise each node reads the rows that it needs, one old partition after
-    another: floats become the mean over the old replicas, and exchanges in flight are dropped.
+    another: floats become the mean over the old replicas, exchanges in flight are dropped, and
+    outer optimizers begin anew.
 
     Args:
         holding: the rows that each partition holds.
@@ -81,23 +86,24 @@ class Partitions:
         return own / str(self._grid.partition)
 
     def saves(self, root: Path) -> list[Save]:
-        """Returns the steps that all partitions of some number have saved, the newest last.
+        """Returns the saves that all partitions of some number have, the newest last."""
+        found = {
+            (manifest.number, folder.name): Save(manifest.step, folder.name, identity)
+            for folder, partitions in _cuts(root)
+            for identity, ((_, manifest), *_) in _whole(folder, partitions).items()
+        }
+        return [found[key] for key in sorted(found)]
 
-        Among the saves of a step, those with the present number of partitions are preferred.
-        """
-        found = []
-        for folder in root.glob("partitions-*"):
-            number = folder.name.removeprefix("partitions-")
-            if not number.isdecimal():  # a copy that the user has put aside
-                continue
-            partitions = int(number)
-            steps = [_steps(folder / str(p)) for p in range(partitions)]
-            for step in set(steps[0]).intersection(*steps):
-                manifests = [of_one[step][1] for of_one in steps]
-                identity = " ".join(f"{x.run}-{x.number}" for x in manifests)
-                found.append(Save(step, folder.name, identity))
-        own = _folder(root, self._grid.partitions).name
-        return sorted(found, key=lambda save: (save.step, save.name == own, save.name))
+    def last_number(self, root: Path) -> int:
+        """See `checkpoint._parts.Parts`. Saves count through all numbers of partitions."""
+        folders = (folder / str(p) for folder, partitions in _cuts(root) for p in range(partitions))
+        return max((Folder(folder).last_number() for folder in folders), default=0)
+
+    def whole_numbers(self, root: Path) -> set[int]:
+        """See `checkpoint._parts.Parts`."""
+        partitions = self._grid.partitions
+        whole = _whole(_folder(root, partitions), partitions)
+        return {manifest.number for (_, manifest), *_ in whole.values()}
 
     def unreadable(self, root: Path) -> list[str]:
         """See `checkpoint._parts.Parts`."""
@@ -113,14 +119,17 @@ class Partitions:
     def _restored(self, root: Path, save: Save, like: PipelineState) -> PipelineState:
         own = _folder(root, self._grid.partitions)
         if save.name == own.name:
-            folder = own / str(self._grid.partition)
-            path = of_first(self.savers, _WHAT, lambda: _steps(folder)[save.step][0].name, KeyError)
-            return restore(self.savers, folder / path, like)
-        restored = self.read(root, save, like)
+            mine = partial(self._path_of, own, save)
+            path = of_first(self.savers, _WHAT, mine)
+            return restore(self.savers, own / str(self._grid.partition) / path, like)
+        self.session.hooks.reach("restore")
+        restored = self._read(root, save, like, goes_on=True)
+        begin_anew(self.savers, restored, restored.params)
         if is_first(self.session):
             log.warning(
                 "%s The checkpoint of step %d is in %s, this run has %d: floats become the mean "
-                "over its replicas, and exchanges in flight are dropped.",
+                "over its replicas, exchanges in flight are dropped, and an outer optimizer begins "
+                "anew.",
                 self.session.topology.prefix(),
                 save.step,
                 save.name,
@@ -130,8 +139,17 @@ class Partitions:
 
     def read(self, root: Path, save: Save, like: PipelineState) -> PipelineState:
         """Reads this rank's rows from the parts of any number of partitions."""
-        partitions, folder = int(save.name.split("-")[1]), root / save.name
-        return read_state(folder, save.step, partitions, like, self._holding, self._grid)
+        return self._read(root, save, like, goes_on=False)
+
+    def _read(self, root: Path, save: Save, like: PipelineState, *, goes_on: bool) -> PipelineState:
+        folder = root / save.name
+        parts = _parts_of(folder, save)
+        check_facts(parts[0][1], self.savers, goes_on=goes_on)
+        paths = [path for path, _ in parts]
+        return read_state(folder, paths, save.step, like, self._holding, self._grid)
+
+    def _path_of(self, own: Path, save: Save) -> str:
+        return _parts_of(own, save)[self._grid.partition][0].name
 
     def _check_holding(self, path: Path) -> None:
         """Writes `holding.json`; refuses checkpoints of partitions that hold other parameters."""
@@ -154,6 +172,30 @@ def _folder(root: Path, partitions: int) -> Path:
     return root / f"partitions-{partitions}"
 
 
-def _steps(folder: Path) -> dict[int, tuple[Path, Manifest]]:
-    """Returns the newest save of each step that is complete."""
-    return {x[1].step: x for x in Folder(folder).complete()}
+def _cuts(root: Path) -> list[tuple[Path, int]]:
+    """Returns the folders of all numbers of partitions, with the number."""
+    names = ((x, x.name.removeprefix("partitions-")) for x in root.glob("partitions-*"))
+    return [(x, int(name)) for x, name in names if name.isdecimal()]  # not a copy put aside
+
+
+def _whole(folder: Path, partitions: int) -> dict[str, list[tuple[Path, Manifest]]]:
+    """Returns the saves that all partitions have, by identity: each partition's part."""
+    of_each = [
+        {f"{found.run}-{found.number}": (path, found) for path, found in Folder(own).complete()}
+        for own in (folder / str(p) for p in range(partitions))
+    ]
+    first, *others = of_each
+    return {x: [of[x] for of in of_each] for x in first if all(x in of for of in others)}
+
+
+def _parts_of(folder: Path, save: Save) -> list[tuple[Path, Manifest]]:
+    """Returns each partition's part of a save.
+
+    Raises:
+        DamagedError: the save is gone.
+    """
+    partitions = int(folder.name.removeprefix("partitions-"))
+    parts = _whole(folder, partitions).get(save.identity)
+    if parts is None:
+        raise DamagedError(f"{shown(folder)} has no step {save.step} any more.")
+    return parts

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from .._launch.paths import shown
 from .._payload.layout import describe
 from ..checkpoint import CheckpointError
 from ..checkpoint._cutting import (
     BEGUN_ANEW,
-    DamagedError,
-    Folder,
+    Manifest,
     from_host,
     is_flight,
     plain_dtype,
@@ -30,14 +29,19 @@ from ._state import PipelineState
 
 
 def read_state(
-    folder: Path, step: int, partitions: int, like: PipelineState, holding: Holding, grid: Grid
+    folder: Path,
+    parts: Sequence[Path],
+    step: int,
+    like: PipelineState,
+    holding: Holding,
+    grid: Grid,
 ) -> PipelineState:
     """Reads this rank's state from the parts of any number of partitions.
 
     Args:
-        folder: of the parts.
-        step: the step that all of them have saved.
-        partitions: their number.
+        folder: of all partitions.
+        parts: one save of each of them.
+        step: its step.
         like: this rank's state before its first update.
         holding: the rows that each rank holds now.
         grid: the ranks.
@@ -45,7 +49,7 @@ def read_state(
     Raises:
         CheckpointError: a part is missing, damaged, or belongs to another model or optimizer.
     """
-    old = _holding_of(folder, step, partitions, holding)
+    old = _holding_of(folder, step, len(parts), holding)
     rank = grid.partition
     here = values_of(like, shares=True)
     about = leaves_about(like._replace(state=None), holding.whole_structs(), _is_of)
@@ -55,8 +59,8 @@ def read_state(
     # Leaves of the model's state: they are empty on ranks that do not hold them.
     states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
     anew = {value.leaf.path for value in here if value.leaf.field in BEGUN_ANEW}
-    for partition in range(partitions):
-        arrays = _read_partition(folder / str(partition), step)
+    for partition, part in enumerate(parts):
+        arrays = _read_partition(part)
         for value in here:
             path = value.leaf.path
             if path not in arrays:
@@ -125,12 +129,9 @@ def _holding_of(folder: Path, step: int, partitions: int, here: Holding) -> Hold
     return dataclasses.replace(here, units=tuple(units), ranks=partitions)
 
 
-def _read_partition(folder: Path, step: int) -> dict[str, np.ndarray]:
+def _read_partition(path: Path) -> dict[str, np.ndarray]:
     """Returns the arrays of a partition by path; floats are averaged over its replicas."""
-    of_step = [x for x in Folder(folder).complete() if x[1].step == step]
-    if not of_step:
-        raise DamagedError(f"{shown(folder)} has no step {step} any more.")
-    path, first = of_step[-1]
+    first = Manifest.read(path, 0)
     leaves = {leaf.file: leaf for leaf in first.leaves if not is_flight(leaf)}
     arrays = read_resized(path, leaves, first.nodes)
     one = (file for file, x in leaves.items() if x.dtype.startswith("key<") and not x.common)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ..fabric._study.shown import (
+    COORDINATOR,
     ClaimFinding,
     Fit,
     Key,
@@ -22,6 +23,9 @@ NOTHING = "–"
 SPLIT = ("mean compute s", "hidden communication s", "exposed communication s")
 _MOST_ROWS = 400
 _MOST_LETTERS = 400
+_MOST_VALUES = 20
+_PASSING = ("load", "link_bits_per_second", COORDINATOR)
+"""Parts of a row's machine and environment that each launch has anew."""
 
 Question = tuple[Key, str]
 """A setting and two levels: several studies may have asked the same question."""
@@ -137,17 +141,23 @@ def about(study: str, launches: Sequence[MeasuredLaunch]) -> Element:
     """Makes a folded table of the machines, versions and commits of a study's rows."""
     rows = []
     for name in ("declaration", "commit", "machine", "versions", "environment"):
-        values = dict.fromkeys(
-            json.dumps(one.row.get(name), sort_keys=True) for one in launches
-        )  # fmt: skip
-        rows += [[name, value] for value in values]
-    rows = rows[:_MOST_ROWS]
+        values = list(dict.fromkeys(_lasting(one.row.get(name)) for one in launches))
+        rows += [[name, value] for value in values[:_MOST_VALUES]]
+        if more := len(values) - _MOST_VALUES:
+            rows += [[name, f"and {more} others"]] * (more > 0)
     return element(
         "details",
         element("summary", f"{study}: machine, versions, commit"),
         table(f"Rows of {study}", ["field", "value"], rows),
         class_="wide",
     )
+
+
+def _lasting(found: object) -> str:
+    """Formats a field without what differs from launch to launch."""
+    if isinstance(found, Mapping):
+        found = {name: value for name, value in found.items() if name not in _PASSING}
+    return json.dumps(found, sort_keys=True)
 
 
 def _capped(caption: str, rows: Sequence[object]) -> str:

@@ -10,7 +10,10 @@ import pytest
 from launcher import ROOT, TAG, end, environment_of_a_user
 
 # These need root and network namespaces: test_cluster.py.
-EMULATED = {"arrays_at_scale", "fabrics", "links", "pipelines", "throughput", "time_to_accuracy"}
+EMULATED = {
+    *("arrays_at_scale", "fabrics", "links", "pipelines", "shipped", "throughput"),
+    "time_to_accuracy",
+}
 DRY = {"gpu"}  # needs a GPU: test_the_gpus_parts_run_dry
 ALL = {
     path.stem: path

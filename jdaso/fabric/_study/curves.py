@@ -72,13 +72,19 @@ def charts_of(studies: Studies) -> list[Chart]:
 
 
 def bandwidth_charts(studies: Studies) -> list[Chart]:
-    """Returns bus bandwidth against bytes: a chart for each operation and number of nodes."""
+    """Returns bus bandwidth against bytes: a chart for each operation and number of nodes.
+
+    One node sends nothing, and has none.
+    """
 
     def rate(launches: Sequence[MeasuredLaunch]) -> np.ndarray:
         of = launches[0].factors
         return BUS[of["workload"]](of["nodes"]) * of["bytes"] / _seconds(launches) / 1e9
 
-    return _against_bytes(studies, "bandwidth", "Bus bandwidth", "GB/s", rate)
+    several = {
+        name: [one for one in some if one.factors["nodes"] > 1] for name, some in studies.items()
+    }
+    return _against_bytes(several, "bandwidth", "Bus bandwidth", "GB/s", rate)
 
 
 def latency_charts(studies: Studies) -> list[Chart]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import warnings
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -106,31 +107,8 @@ def _interval(logs: Logs, confidence: float) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def more_replicates(
-    logs: Logs, interval: tuple[float, float], bound: float, alpha: float = ALPHA
-) -> int | None:
-    """Advises on further replicates that decide the comparison with 80 % probability.
-
-    The plan is for the likely effect. A spread from few replicates may be too small by luck; the
-    plan is for its upper 80 % confidence limit, ``s sqrt(v / chi2(0.2, v))`` with v = n - 1 (Browne
-    1995, Statistics in Medicine 14).
-
-    Returns:
-        At least 1; None if more than `MOST_REPLICATES` would be needed.
-    """
-    n, effect = len(logs), likely_effect(logs, interval)
-    limit = stats.chi2.ppf(1 - POWER, n - 1)
-    spread = float(np.std(logs, ddof=1) * np.sqrt((n - 1) / limit))
-    counts = range(2, MOST_REPLICATES + 1)
-    place = bisect.bisect_left(
-        counts, POWER, key=lambda count: power(count, spread, effect, bound, alpha)
-    )
-    return max(1, counts[place] - n) if place < len(counts) else None
-
-
-def likely_effect(logs: Logs, interval: tuple[float, float]) -> float:
-    """Returns the effect that a plan is for: none if the interval contains 0, else the mean."""
-    return 0.0 if interval[0] <= 0 <= interval[1] else float(np.mean(logs))
+Power = Callable[[int, float, float, float, float], float]
+"""Count, spread, effect, bound and alpha -> a probability."""
 
 
 def power(count: int, spread: float, effect: float, bound: float, alpha: float = ALPHA) -> float:
@@ -150,12 +128,65 @@ def power(count: int, spread: float, effect: float, bound: float, alpha: float =
 
     Reference: Phillips, Journal of Pharmacokinetics and Biopharmaceutics 18 (1990).
     """
-    error = max(spread, 1e-9) / np.sqrt(count)
-    t, freedom = float(stats.t.ppf(1 - alpha, count - 1)), count - 1
-
-    def below(at: float, shift: float) -> float:  # beyond 30 this is 0 or 1; SciPy may give NaN
-        return float(stats.nct.cdf(at, freedom, np.clip(shift / error, -30, 30)))
-
+    t, error = _quantile(count, alpha), _error(count, spread)
     if abs(effect) < bound:
-        return max(0.0, below(-t, effect - bound) - below(t, effect + bound))
-    return 1 - below(t, abs(effect) - bound)
+        above = _below(t, (effect + bound) / error, count)
+        return max(0.0, _below(-t, (effect - bound) / error, count) - above)
+    return 1 - _below(t, (abs(effect) - bound) / error, count)
+
+
+def power_below(
+    count: int, spread: float, effect: float, bound: float, alpha: float = ALPHA
+) -> float:
+    """Returns the probability that ``d >= b`` is rejected: ``F(-t; (effect - b) / se)``.
+
+    The arguments are those of `power`.
+    """
+    t, error = _quantile(count, alpha), _error(count, spread)
+    return _below(-t, (effect - bound) / error, count)
+
+
+def _quantile(count: int, alpha: float) -> float:
+    return float(stats.t.ppf(1 - alpha, count - 1))
+
+
+def _error(count: int, spread: float) -> float:
+    return float(max(spread, 1e-9) / np.sqrt(count))
+
+
+def _below(at: float, shift: float, count: int) -> float:
+    """The noncentral t's distribution. Beyond 30 it is 0 or 1, where SciPy may give NaN."""
+    return float(stats.nct.cdf(at, count - 1, np.clip(shift, -30, 30)))
+
+
+def more_replicates(
+    logs: Logs,
+    interval: tuple[float, float],
+    bound: float,
+    alpha: float = ALPHA,
+    decides: Power = power,
+) -> int | None:
+    """Advises on further replicates that decide with 80 % probability.
+
+    The plan is for the likely effect, and `decides` gives the probability of the outcome: `power`,
+    or `power_below` where only an effect below the bound decides. A spread from few replicates may
+    be too small by luck; the plan is for its upper 80 % confidence limit, ``s sqrt(v / chi2(0.2,
+    v))`` with v = n - 1 (Browne
+    1995, Statistics in Medicine 14).
+
+    Returns:
+        At least 1; None if more than `MOST_REPLICATES` would be needed.
+    """
+    n, effect = len(logs), likely_effect(logs, interval)
+    limit = stats.chi2.ppf(1 - POWER, n - 1)
+    spread = float(np.std(logs, ddof=1) * np.sqrt((n - 1) / limit))
+    counts = range(2, MOST_REPLICATES + 1)
+    place = bisect.bisect_left(
+        counts, POWER, key=lambda count: decides(count, spread, effect, bound, alpha)
+    )
+    return max(1, counts[place] - n) if place < len(counts) else None
+
+
+def likely_effect(logs: Logs, interval: tuple[float, float]) -> float:
+    """Returns the effect that a plan is for: none if the interval contains 0, else the mean."""
+    return 0.0 if interval[0] <= 0 <= interval[1] else float(np.mean(logs))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .claims import EXPECTED, Claim, Factors, compared
-from .equivalence import ALPHA, likely_effect, more_replicates
+from .equivalence import ALPHA, likely_effect, more_replicates, power_below
 from .factors import Level
 from .measured import Key, MeasuredLaunch, key_of, named
 from .ratios import Pairs, pairs_of
@@ -156,7 +156,8 @@ def _most(advice: Sequence[int | None]) -> int | None:
 def _more(pair: Pairs, verdict: Verdict, expects: str, alpha: float, settings: int) -> int | None:
     """Advises at an open setting: at the level that decides the claim there, or its contrary.
 
-    The contrary is corrected for the number of settings; that of no effect has two sides.
+    The contrary is corrected for the number of settings. That of no effect has two sides; that of
+    slower is all below the margin, and that of faster its mirror image.
     """
     if verdict.ratio.replicates < 2:
         return verdict.more
@@ -164,6 +165,11 @@ def _more(pair: Pairs, verdict: Verdict, expects: str, alpha: float, settings: i
     bound = float(np.log1p(verdict.margin))
     effect = likely_effect(pair.logs, interval)
     likely = EXPECTED[0] if abs(effect) < bound else "slower" if effect > 0 else "faster"
-    if likely != expects:
-        alpha /= settings * (2 if expects == EXPECTED[0] else 1)
-    return more_replicates(pair.logs, interval, bound, alpha)
+    if likely == expects:
+        return more_replicates(pair.logs, interval, bound, alpha)
+    if expects == EXPECTED[0]:
+        return more_replicates(pair.logs, interval, bound, alpha / (2 * settings))
+    if expects == "slower":
+        return more_replicates(pair.logs, interval, bound, alpha / settings, power_below)
+    mirrored = (-interval[1], -interval[0])
+    return more_replicates(-pair.logs, mirrored, bound, alpha / settings, power_below)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any
 from .checks import StudyError
 from .declaration import Study
 from .rows import FORMAT, OK, Row
+
+log = logging.getLogger("jdaso")
 
 ROWS, DECLARED, LOCK = "rows.jsonl", "declaration.json", ".lock"
 
@@ -116,6 +119,12 @@ def _locked(folder: Path) -> Iterator[None]:
                 f"Another process runs the study in {folder}. Wait for its end, or give another "
                 "folder."
             ) from None
+        except OSError as error:
+            log.warning(
+                "%s does not support locks (%s); make sure that no other process runs this study.",
+                folder,
+                error.strerror or error,
+            )
         yield
     finally:
         os.close(file)
@@ -162,14 +171,19 @@ def _rows_on_disk(path: Path, declaration: str) -> list[dict[str, Any]]:
 def _read(path: Path, number: int, line: bytes, declaration: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-        right = row["format"] == FORMAT and row["declaration"] == declaration
-        right = right and {"cell", "replicate", "status"} <= row.keys()
+        right = row["declaration"] == declaration
+        right = right and {"format", "study", "cell", "replicate", "status"} <= row.keys()
     except (ValueError, KeyError, TypeError):
         right = False
     if not right:
         raise StudyError(
             f"{path}, line {number}, is not a row of this study: {line[:60]!r}. Restore the file, "
             "or give another --out."
+        )
+    if row["format"] != FORMAT:
+        raise StudyError(
+            f"{path}, line {number}, has format {row['format']!r}, known is {FORMAT}. Read it with "
+            "the version of jdaso that wrote it, or give another --out."
         )
     return row
 

@@ -39,6 +39,11 @@ LACKS = (
     Lack(("mpi4jax",), {"workload": ("halo",)}, "is written for mpi4py. Take transport mpi."),
     Lack(("mpi4jax",), {"workload": ("reduce_scatter",)}, "is not one of its operations."),
     Lack(("torch",), {"compute": ("real",)}, "is not there: the networks are JAX's. Take paced."),
+    Lack(
+        ("mpi", "mpi4jax", "gloo", "nccl"),
+        {"model": ("paced",), "compute": ("real",)},
+        "is no network. Exclude this combination: [[exclude]].",
+    ),
 )
 
 _NETWORKS = tuple(name for name, model in MODELS.items() if model.parameters)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..._launch.guard import LAUNCH, Job
 from ..._launch.guarded import Guarded
-from ..._launch.mpiexec import with_files_in
+from ..._launch.mpiexec import undisturbed, with_files_in
 
 _END_SECONDS = 3.0
 """Time for a launcher to end its ranks, also those on other hosts, once a launch is over."""
@@ -42,7 +42,8 @@ def run_to_end(
     """Runs a command to its end or its limit, and ends every process that it has started.
 
     The processes have a session of their own, and a tag in their environment, which also finds
-    those that have left the session. If this process is killed, the guard ends them.
+    those that have left the session. If this process is killed, the guard ends them. A second
+    signal does not cut the end short.
 
     Raises:
         OSError: the command cannot be started.
@@ -53,20 +54,17 @@ def run_to_end(
         files = Path(folder, "output"), Path(folder, "errors")
         tagged = {**with_files_in(folder, command, environment), LAUNCH: tag}
         guard.tell(job)
-        try:
-            with files[0].open("wb") as output, files[1].open("wb") as errors:
-                process = subprocess.Popen(
-                    list(command),
-                    env=tagged,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=errors,
-                    start_new_session=True,
-                )
-            job.leader = process.pid
-            timed_out = _wait(process, job, limit_seconds, guard)
-        finally:
-            guard.tell(None)
+        with files[0].open("wb") as output, files[1].open("wb") as errors:
+            process = subprocess.Popen(
+                list(command),
+                env=tagged,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+        job.leader = process.pid
+        timed_out = _wait(process, job, limit_seconds, guard)
         texts = [path.read_bytes().decode(errors="replace") for path in files]
         return Ended(process.returncode, timed_out, *texts)
 
@@ -83,6 +81,8 @@ def _wait(process: subprocess.Popen, job: Job, limit_seconds: float, guard: Guar
         waiter.join(limit_seconds)
         return waiter.is_alive()
     finally:
-        job.end(lambda: process.poll() is None, _END_SECONDS)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in a system call
-            process.wait(_END_SECONDS)
+        with undisturbed():
+            job.end(lambda: process.poll() is None, _END_SECONDS)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # blocked in a system call
+                process.wait(_END_SECONDS)
+            guard.tell(None)  # not before: should this end be missed, the guard makes up for it

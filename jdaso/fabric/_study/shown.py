@@ -15,6 +15,7 @@ from .curves import rate_charts as rate_charts
 from .curves import slug as slug
 from .curves import throughput_charts as throughput_charts
 from .findings import ClaimFinding as ClaimFinding
+from .launch import COORDINATOR as COORDINATOR
 from .measured import Key as Key
 from .measured import MeasuredLaunch as MeasuredLaunch
 from .measured import key_of as key_of

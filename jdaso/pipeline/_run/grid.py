@@ -83,6 +83,8 @@ class Grid:
         # Waits and the ends of data concern all nodes and the whole process, not one session.
         inner.control.known.share(session.control.known)
         inner.timeline.copy_to(session.timeline.sink)  # its exchanges are in the same trace
+        inner.hooks.on_note(session.hooks.note)  # as are its saves, for records and faults
+        inner.hooks.on_point(session.hooks.reach)
         session.replicas.keep(self.partitions, inner)
 
         def close(after_error: bool) -> None:

@@ -353,6 +353,19 @@ def test_a_study_finds_a_link_that_is_slower(tmp_path):
 
 
 @nightly
+def test_the_claims_of_a_shipped_study_are_answered_on_it(tmp_path):
+    quick_benchmark(tmp_path, "shipped")
+    claims, cells = (
+        json.loads((tmp_path / f"{name}.json").read_text())["rows"]
+        for name in ("shipped", "shipped_cells")
+    )
+    assert [claim["study"] for claim in claims] == ["links"]
+    assert claims[0]["answer"].startswith("holds: faster"), claims
+    assert len(cells) == 8 and all(cell["n"] == 2 for cell in cells), cells
+    assert all(0 < cell["low ms"] <= cell["median ms"] <= cell["high ms"] for cell in cells)
+
+
+@nightly
 def test_pipelines_are_compared_on_it(tmp_path):
     flags = ["--methods", "data synchronous", "hybrid daso"]
     rows = quick_benchmark(tmp_path, "pipelines", *flags, table="pipelines_hybrid")

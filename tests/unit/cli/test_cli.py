@@ -38,17 +38,17 @@ def test_unknown_verb_lists_the_known_ones(capsys):
 
 @pytest.mark.parametrize("option", ["--epochs", "--nodes", "--devices", "--delay"])
 def test_demo_refuses_zero(option, capsys):
-    assert main(["demo", option, "0"]) == 1
+    assert main(["demo", option, "0"]) == 2
     assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_demo_refuses_a_delay_above_sync_every(capsys):
-    assert main(["demo", "--delay", "5"]) == 1
+    assert main(["demo", "--delay", "5"]) == 2
     assert "--delay must be at most --sync-every" in capsys.readouterr().err
 
 
 def test_demo_names_a_missing_folder(capsys, tmp_path):
-    assert main(["demo", "--data", str(tmp_path)]) == 1
+    assert main(["demo", "--data", str(tmp_path)]) == 2
     assert f"{tmp_path} has no file train-images" in capsys.readouterr().err
 
 

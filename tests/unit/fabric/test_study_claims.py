@@ -171,12 +171,20 @@ def test_the_advice_is_that_of_the_setting_that_needs_most():
     assert at_the_margin.more is None and "more than 1000 replicates" in at_the_margin.words
 
 
-def fewest(logs, alpha, effect):
+def fewest(logs, alpha, effect, expects):
     """The fewest further replicates that decide at alpha, by counting upwards."""
-    n = len(logs)
+    n, bound = len(logs), math.log(1.05)
     limit = np.std(logs, ddof=1) * ((n - 1) / stats.chi2.ppf(0.2, n - 1)) ** 0.5
-    counts = (power(more + n, limit, effect, math.log(1.05), alpha) for more in range(1, 99))
+    counts = (power(more + n, limit, effect, bound, alpha) for more in range(1, 99))
+    if expects != "no significant effect" and alpha < 0.05:  # the contrary has one side
+        away = bound - (effect if expects == "slower" else -effect)
+        counts = (beyond(more + n, limit, away, alpha) for more in range(1, 99))
     return 1 + next(k for k, x in enumerate(counts) if x >= 0.8)
+
+
+def beyond(n, spread, away, alpha):
+    """The power of one t test: its mean lies `away` from the bound."""
+    return stats.nct.sf(stats.t.ppf(1 - alpha, n - 1), n - 1, away / (spread / n**0.5))
 
 
 @pytest.mark.parametrize(
@@ -186,22 +194,29 @@ def fewest(logs, alpha, effect):
         ("no significant effect", 1.08, 0.0025),
         ("no significant effect", 0.89, 0.0025),
         ("faster", 0.99, 0.005),
+        ("faster", 1.052, 0.005),  # as near to the other margin as can be
+        ("slower", 0.95, 0.005),
+        ("slower", 1.01, 0.005),
         ("slower", 1.08, 0.05),
     ],
 )
 def test_advice_is_for_the_level_that_decides_a_claim_or_its_contrary(expects, center, alpha):
     """Of ten settings the last is open. The contrary of no effect has two sides."""
-    logs = math.log(center) + np.array([0.04, -0.03, 0.01, -0.02])
+    scale = 1.2 if center in (1.052, 0.95) else 1.0
+    logs = math.log(center) + scale * np.array([0.04, -0.03, 0.01, -0.02])
     others = {"no significant effect": 1.0, "faster": 0.5, "slower": 2.0}[expects]
     rows = [row("a", k, [1.0], nodes=nodes) for nodes in range(1, 11) for k in range(4)]
     rows += [row("b", k, [others], nodes=nodes) for nodes in range(1, 10) for k in range(4)]
     rows += [row("b", k, [math.exp(x)], nodes=10) for k, x in enumerate(logs)]
     found = answered(rows, expects)
     assert found.said == found.places[-1].said == "not enough data"
-    effect = 0.0 if expects == "faster" else float(logs.mean())  # with noise as large, it is none
-    assert found.more == found.places[-1].more == fewest(logs, alpha, effect)
+    near = abs(center - 1) < 0.02  # the noise is as large
+    effect = 0.0 if near else float(logs.mean())
+    assert found.more == found.places[-1].more == fewest(logs, alpha, effect, expects)
     for p in (0.99 * alpha, 1.01 * alpha):
-        sides = (0.0, p) if expects == "faster" else (1 - p, 0.0) if center > 1 else (0.0, 1 - p)
+        sides = (1 - p, 0.0) if center > 1 else (0.0, 1 - p)
+        if expects != "no significant effect" and alpha < 0.05:
+            sides = (p, 0.0) if expects == "slower" else (0.0, p)
         other = {"no significant effect": (0.0, 0.0), "faster": (0.0, 1.0), "slower": (1.0, 0.0)}
         ps = np.array([other[expects]] * 9 + [sides])
         assert (settle(expects, ps[:, 0], ps[:, 1]).said == "not enough data") == (p > alpha)

@@ -93,7 +93,7 @@ def test_a_folder_belongs_to_one_declaration(tmp_path):
     before = filled(tmp_path, small(), 3).read_bytes()
     with pytest.raises(StudyError, match=r"belongs to another declaration .* Give another --out"):
         with open_journal(tmp_path, small(seed=8)):
-            pytest.fail("it was opened")
+            pytest.fail("it was journal")
     assert (tmp_path / "rows.jsonl").read_bytes() == before
     with open_journal(tmp_path, small(replicates=9)) as journal:  # goes on with more of them
         assert len(journal) == 3
@@ -108,13 +108,13 @@ def test_rows_of_another_declaration_are_refused(tmp_path):
         path.write_text(kept + wrong)
         with pytest.raises(StudyError, match="line 3, is not a row of this study"):
             with open_journal(tmp_path / "own", study):
-                pytest.fail("it was opened")
+                pytest.fail("it was journal")
         path.write_text(kept)
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "rows.jsonl").write_text(other)
     with pytest.raises(StudyError, match="without declaration.json"):
         with open_journal(tmp_path / "bare", study):
-            pytest.fail("it was opened")
+            pytest.fail("it was journal")
     with pytest.raises(StudyError, match="holds no study"):
         read_rows(tmp_path / "nowhere")
 
@@ -123,7 +123,7 @@ def test_one_process_at_a_time(tmp_path):
     with open_journal(tmp_path, small()):
         with pytest.raises(StudyError, match="Another process runs the study"):
             with open_journal(tmp_path, small()):
-                pytest.fail("it was opened")
+                pytest.fail("it was journal")
 
 
 def test_a_row_is_on_the_disk_before_the_next_launch(tmp_path, monkeypatch):
@@ -183,6 +183,34 @@ def test_no_row_is_lost_or_doubled_by_kills(tmp_path, kills):
 
 def size(path):
     return path.stat().st_size if path.exists() else 0
+
+
+def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
+    """Lustre without -o flock, NFS without its lock service."""
+
+    def none(file, what):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("jdaso.fabric._study.journal.fcntl.flock", none)
+    filled(tmp_path, small(), 3)
+    assert len(read_rows(tmp_path)) == 3
+    assert "does not support locks (Function not implemented); make sure" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "level", "words"),
+    [
+        ("format", 9, "line 2, has format 9, known is 2. Read it with the version of jdaso"),
+        ("study", None, "line 2, is not a row of this study"),
+    ],
+)
+def test_a_row_of_another_version_is_named(tmp_path, key, level, words):
+    path = filled(tmp_path, small(), 3)
+    first, second, *others = lines(tmp_path)
+    changed = {name: x for name, x in {**second, key: level}.items() if x is not None}
+    path.write_text("".join(json.dumps(one) + "\n" for one in (first, changed, *others)))
+    with pytest.raises(StudyError, match=words):
+        read_rows(tmp_path)
 
 
 REMEDY = "Free space or choose another folder with --out; the same command goes on where it stopped"

@@ -149,6 +149,55 @@ def test_a_hanging_cell_is_ended_whole(tmp_path):
     assert len(pids) == 2 and not [pid for pid in pids if runs(pid)]
 
 
+SIGNALLED_TWICE = """
+import sys; sys.path[:0] = [{lib!r}]
+from pathlib import Path
+from studies import small
+from jdaso.fabric._study import libraries
+from jdaso.fabric._study.libraries import FoundLibrary
+from jdaso.fabric._study.runner import run_study
+libraries.find = lambda library: FoundLibrary({{"python": "3"}})
+workloads = {{"mine": {{"program": {program!r}, "reads": ["bytes"]}}}}
+factors = {{"fabric": "here", "library": "one", "workload": "mine", "nodes": 1, "bytes": 1}}
+run_study(small(workloads=workloads, factors=factors, replicates=1, limit_seconds=100), {out!r})
+"""
+
+
+def test_a_second_signal_does_not_cut_the_end_of_a_launch_short(tmp_path):
+    """The program notes SIGTERM and goes on, so that it is ended after some seconds."""
+    program = tmp_path / "x.py"
+    program.write_text(
+        "import os, signal, time\n"
+        f"signal.signal(15, lambda *_: open({str(tmp_path / 'told')!r}, 'w'))\n"
+        f"open({str(tmp_path / 'pid.part')!r}, 'w').write(str(os.getpid()))\n"
+        f"os.replace({str(tmp_path / 'pid.part')!r}, {str(tmp_path / 'pid')!r})\n"
+        "while True: time.sleep(200)\n"
+    )
+    lib = str(ROOT / "tests" / "lib")
+    names = {"lib": lib, "program": str(program), "out": str(tmp_path / "out")}
+    study = subprocess.Popen([sys.executable, "-c", SIGNALLED_TWICE.format(**names)])
+    try:
+        appears(tmp_path / "pid")
+        study.send_signal(signal.SIGINT)
+        appears(tmp_path / "told")
+        study.send_signal(signal.SIGINT)
+        study.wait(30)
+    finally:
+        study.kill()
+        study.wait()
+    pid, limit = int((tmp_path / "pid").read_text()), time.monotonic() + 1
+    while runs(pid) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert not runs(pid)
+
+
+def appears(path):
+    limit = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
 def runs(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -495,7 +544,7 @@ def test_hosts_of_a_fabric_and_its_variables_reach_the_launcher(monkeypatch, ver
 def test_the_command_line(tmp_path, capsys):
     program = tmp_path / "x.py"
     program.write_text(f"{GIVE}sys.exit(1) if {N} == 2 else say()")
-    declared = tmp_path / "study.toml"
+    declared = tmp_path / "my study.toml"
     declared.write_text(
         "name = 'told'\nreplicates = 2\nlimit_seconds = 9\n[factors]\nfabric = 'here'\n"
         "library = 'none'\nworkload = 'mine'\nnodes = 1\nbytes = [1, 2]\n"
@@ -510,7 +559,7 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["study", str(declared), "--short", "--out", f"{out}-short"]) == 0
     assert main(["study", str(declared), "--out", out]) == 1
     told = capsys.readouterr()
-    assert f"anew: python -m jdaso study {declared} --out {out} --again\n" in told.out
+    assert f"anew: python -m jdaso study '{declared}' --out {out} --again\n" in told.out
     assert "4 of 4 launches ran now.\n2 failed, 2 ok" in told.out
     assert "Ended with status 1." in told.err
     assert main(["study", str(declared), "--out", out]) == 1

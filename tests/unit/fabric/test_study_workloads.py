@@ -157,6 +157,8 @@ def test_counters_of_interfaces_and_ports(tmp_path):
     network.write_text(HEAD + line.format(150, 201))
     after = _interfaces.counts(network, tmp_path)
     assert _interfaces.between(before, after)["eth0"] == [50, 1]
+    (port / "port_xmit_data").write_text("N/A (no PMA)\n")  # a virtual function, say
+    assert _interfaces.counts(network, tmp_path) == {"eth0": [150, 201], "lo": [7, 7]}
     assert _interfaces.counts(tmp_path / "none", tmp_path / "none") == {}
     assert "lo" in _interfaces.counts()
 

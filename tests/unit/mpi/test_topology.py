@@ -37,7 +37,7 @@ def test_every_gpu_has_one_rank_and_ranks_have_equally_many(gpus, ranks):
 
 @pytest.fixture
 def claim(monkeypatch):
-    """Calls `claim_gpus` for rank 1 of 2; returns the variables that it sets."""
+    """Calls `claim_gpus` for the last rank; returns the variables that it sets."""
 
     def call(gpus, *, share=False, started=False, chosen=(None, None), ranks=2, cpus=False):
         monkeypatch.setenv("JAX_PLATFORMS", "")
@@ -79,6 +79,31 @@ def test_what_the_launcher_gave_stays(claim):
     # Both ranks call theirs 0 and 1: four GPUs in the first line, two in the second.
     assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-c", "GPU-d"))) == ["before", None]
     assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-a", "GPU-b"))) == ["1", None]
+
+
+def test_ranks_that_see_the_same_gpus_in_another_order_take_different_ones(claim):
+    """Rank 1 calls GPU-b 0 and GPU-a 1; rank 0 takes GPU-a, its first."""
+    assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-b", "GPU-a"))) == ["0", None]
+
+
+def test_groups_of_ranks_divide_their_own_gpus(claim):
+    """As Slurm's ``--gpu-bind=closest`` shows them."""
+    pairs = (("GPU-a", "GPU-b"),) * 2 + (("GPU-c", "GPU-d"),) * 2
+    assert claim(["0", "1"], chosen=pairs, ranks=4) == ["1", None]
+    with pytest.raises(NodeError, match="3 nodes share this host but it has 2"):
+        claim(["0", "1"], chosen=(("GPU-c", "GPU-d"), *pairs[1:]), ranks=4)
+    shared = claim(["0", "1"], chosen=(("GPU-c", "GPU-d"), *pairs[1:]), ranks=4, share=True)
+    assert shared == ["0", "false"]
+    with pytest.raises(NodeError, match=r"some are the same: GPU-b, GPU-c here.*for each rank"):
+        claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-b", "GPU-c")))
+
+
+def test_a_rank_whose_nvidia_smi_fails_takes_its_part_of_what_others_see(claim, monkeypatch):
+    seen = (("GPU-a", "GPU-b"), None)
+    assert claim([], chosen=seen) == ["before", None]  # it is to have none
+    monkeypatch.setattr(shared_gpus.os, "environ", {})
+    claim_gpus(Topology(1, 2, "there", 1, 2, seen), share=False, on_cpus=False, started=False)
+    assert shared_gpus.os.environ == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 LISTING = """GPU 0: NVIDIA H200 (UUID: GPU-11aa)

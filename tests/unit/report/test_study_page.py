@@ -326,6 +326,40 @@ def test_any_factor_is_compared(tmp_path, capsys):
     assert "study has no verdict: no setting has two levels of the compared factor" in text
 
 
+def test_a_reference_may_be_in_one_study_only(tmp_path, capsys):
+    pairs = {"here": ("1g", "10g"), "there": ("ib0", "eth0")}
+    folders = [
+        write(tmp_path / name, [row(fabric, k) for k in range(3) for fabric in pair])
+        for name, pair in pairs.items()
+    ]
+    assert report(*folders, "--format", "json", "--reference", "1g") == 0
+    here, there = json.loads(capsys.readouterr().out)["studies"]
+    assert len(here["verdicts"]) == 1 and not there["verdicts"]
+
+
+def test_the_page_has_a_line_for_each_machine_and_not_for_each_launch(tmp_path):
+    """What every launch has anew is left out, and of many values the first ones are shown."""
+    about = lambda k: {  # noqa: E731
+        "machine": {"cores": 2, "load": k / 10, "link_bits_per_second": [k, k]},
+        "environment": {"JDASO_STUDY_COORDINATOR": f"127.0.0.1:{k}"},
+        "versions": {"jax": str(k)},
+    }
+    rows = [row("a", k, nodes=nodes) | about(k + 50 * nodes) for k in range(50) for nodes in (2, 4)]
+    path = tmp_path / "page.html"
+    assert report(write(tmp_path / "study", rows), "-o", path) == 0
+    head, *found = Page(path.read_text()).tables["Rows of study"]
+    values = {name: [x for field, x in found if field == name] for name, _ in found}
+    assert values["machine"] == ['{"cores": 2}'] and values["environment"] == ["{}"]
+    assert len(values["versions"]) == 21 and values["versions"][-1] == "and 80 others"
+
+
+def test_one_node_has_no_bus_bandwidth(tmp_path):
+    rows = [row("a", bytes=size, nodes=n) for size in (2**10, 2**20) for n in (1, 2)]
+    titles = [chart.title for chart in charts_of({"study": launches_of(rows)})]
+    assert [x for x in titles if "bandwidth" in x] == ["Bus bandwidth: allreduce, 2 nodes"]
+    assert "Time: allreduce, 1 nodes" in titles
+
+
 def test_one_study_is_compared_with_another(studies, tmp_path, capsys):
     """The link that is 20 % slower in the second study is found there, and the others are alike."""
     where = ("--where", "bytes=4194304", "--where", "nodes=2")

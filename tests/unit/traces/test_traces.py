@@ -393,7 +393,7 @@ def test_a_profile_without_our_time_is_refused(tmp_path):
         profiles_in(tmp_path / "nowhere")
 
 
-def test_one_node_shows_its_steps(tmp_path, capsys):
+def test_one_node_shows_its_steps(tmp_path, capsys, monkeypatch):
     with jdaso.Session(trace=tmp_path) as session:
         train(session, 5)
     trace = read(tmp_path)
@@ -405,6 +405,9 @@ def test_one_node_shows_its_steps(tmp_path, capsys):
     traces_checked.are_chromes(json.loads((tmp_path / "all.json").read_text())["traceEvents"])
     assert main(["trace", str(tmp_path)]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().out
+    (tmp_path / "trace.json.gz").unlink()
+    monkeypatch.setenv("RUNS", str(tmp_path))
+    assert main(["trace", "$RUNS"]) == 0 and (tmp_path / "trace.json.gz").exists()
     assert main(["trace", str(tmp_path / "none")]) == 2
     assert main(["trace", "s3://bucket/run"]) == 2
     assert "holds no node-*.jsonl with a trace" in capsys.readouterr().err
