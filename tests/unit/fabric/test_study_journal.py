@@ -93,7 +93,7 @@ def test_a_folder_belongs_to_one_declaration(tmp_path):
     before = filled(tmp_path, small(), 3).read_bytes()
     with pytest.raises(StudyError, match=r"belongs to another declaration .* Give another --out"):
         with open_journal(tmp_path, small(seed=8)):
-            pytest.fail("it was journal")
+            pytest.fail("it was opened")
     assert (tmp_path / "rows.jsonl").read_bytes() == before
     with open_journal(tmp_path, small(replicates=9)) as journal:  # goes on with more of them
         assert len(journal) == 3
@@ -108,13 +108,13 @@ def test_rows_of_another_declaration_are_refused(tmp_path):
         path.write_text(kept + wrong)
         with pytest.raises(StudyError, match="line 3, is not a row of this study"):
             with open_journal(tmp_path / "own", study):
-                pytest.fail("it was journal")
+                pytest.fail("it was opened")
         path.write_text(kept)
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "rows.jsonl").write_text(other)
     with pytest.raises(StudyError, match="without declaration.json"):
         with open_journal(tmp_path / "bare", study):
-            pytest.fail("it was journal")
+            pytest.fail("it was opened")
     with pytest.raises(StudyError, match="holds no study"):
         read_rows(tmp_path / "nowhere")
 
@@ -123,7 +123,7 @@ def test_one_process_at_a_time(tmp_path):
     with open_journal(tmp_path, small()):
         with pytest.raises(StudyError, match="Another process runs the study"):
             with open_journal(tmp_path, small()):
-                pytest.fail("it was journal")
+                pytest.fail("it was opened")
 
 
 def test_a_row_is_on_the_disk_before_the_next_launch(tmp_path, monkeypatch):
