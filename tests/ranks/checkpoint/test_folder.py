@@ -1,7 +1,9 @@
 """All ranks agree on a folder: failed saves of one, a reader, invalid names."""
 
 import os
+import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,6 +78,33 @@ def test_a_reader_gives_all_the_mean_while_the_run_holds_the_folder(folder):
         np.testing.assert_array_equal(state["w"], np.full((300, 300), 5 + (SIZE - 1) / 2))
         steps = [step for _, step in reader.follow({"n": a_state()["n"]}, limit_seconds=0)]
         assert steps == [5]
+
+
+@pytest.mark.several
+def test_readers_of_a_run_with_other_keys_on_each_node_get_the_same_key(folder):
+    with jdaso.Session() as session:
+        checkpoints = Checkpoints(folder, session, stop_signals=())
+        checkpoints.save(5, {"key": jax.random.key(session.node)})
+        checkpoints.wait()
+        state, _ = Reader(folder, session).restore({"key": jax.random.key(0)})
+        found = jax.random.key_data(state["key"])
+        np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(0)))
+
+
+@pytest.mark.several
+def test_a_node_that_leaves_early_waits_for_no_save(folder):
+    """All saves are written: node 1 closes its session, and the others get the news at once."""
+    with pytest.raises(jdaso.NodeError, match=r"node 1 .*ended the session"):
+        with jdaso.Session(timeout_seconds=50) as session:
+            checkpoints = Checkpoints(folder, session, stop_signals=())
+            checkpoints.save(5, a_state())
+            checkpoints.wait()
+            begin = time.monotonic()
+            if RANK == 1:
+                session.close()
+                raise jdaso.NodeError("node 1 has ended the session")
+            session.agree("go on", [])
+    assert time.monotonic() - begin < 25
 
 
 @pytest.mark.several

@@ -125,6 +125,14 @@ def test_a_position_of_another_order_is_refused(session):
             Loader(np.arange(10), 5, session, **other).restore(state)
 
 
+def test_numbers_of_other_types_are_the_same_order(session):
+    state = Loader(np.arange(10), 5, session, shuffle_block=2).state()
+    given = {"batch_size": 5, "session": session, "shuffle": 1, "shuffle_block": np.int64(2)}
+    loader = unchecked(10, **given)
+    loader.restore(state)
+    loader.close()
+
+
 def test_a_transform_draws_the_same_for_any_number_of_nodes(session):
     def transform(sample, random):
         return {"x": sample["x"], "noise": random.random(2, np.float32)}
@@ -493,7 +501,7 @@ def test_a_wait_may_have_no_limit(session):
         ({"prefetch": 1}, "prefetch must be at least 2, got 1"),
         ({"timeout_seconds": 0}, "timeout_seconds must be above 0, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
-        ({"shuffle_block": 0}, "block must be at least 1, got 0"),
+        ({"shuffle_block": 0}, "shuffle_block must be at least 1, got 0"),
     ],
 )
 def test_wrong_settings_are_named(session, wrong, said):
@@ -501,14 +509,14 @@ def test_wrong_settings_are_named(session, wrong, said):
         unchecked(**{"batch_size": 3, "session": session, "share": (0, 3)} | wrong)
 
 
-def unchecked(**given):
+def unchecked(num_samples=8, **given):
     """Makes a loader as users do, without the tests' check of types at the call."""
     loader = object.__new__(Loader)
-    inspect.unwrap(Loader.__init__)(loader, np.arange(8), **given)
+    inspect.unwrap(Loader.__init__)(loader, np.arange(num_samples), **given)
     return loader
 
 
-@pytest.mark.parametrize("name", ["batch_size", "epochs", "workers", "prefetch"])
+@pytest.mark.parametrize("name", ["batch_size", "epochs", "workers", "prefetch", "shuffle_block"])
 def test_numbers_that_are_not_whole_are_named(session, name):
     given = {"batch_size": 4, "session": session}
     with pytest.raises(TypeError, match=f"^{name} must be a whole number, got 4.0. Give an int"):

@@ -146,7 +146,7 @@ def test_a_sum_over_partitions_that_loses_one_names_it(monkeypatch):
     assert sent.shape == (3,) and received.shape == (2, 3)
 
 
-def test_what_was_sent_is_not_gone_before_it_was_taken():
+def test_what_was_sent_is_not_gone_before_it_was_taken(caplog):
     """`drain` waits for the other node's receive, and reports how long it waits and for whom."""
     world = World(2)
     large = EAGER_BYTES // 4 + 1
@@ -157,12 +157,14 @@ def test_what_was_sent_is_not_gone_before_it_was_taken():
             mail.send(Address(1, 1), np.zeros(large, np.float32))
             mail.drain()
             return node.clock.now - node.clock.begin
-        node.sleep(3.0)
+        node.sleep(40.0)
         mail.expect(Address(0, 1), (large,), np.float32)
         mail.take(Address(0, 1), "waits")
         return None
 
-    assert play(world, program)[0].result > 3.0
+    assert play(world, program, limit_seconds=100)[0].result > 40.0
+    (slow,) = {x.getMessage() for x in caplog.records if "its results are sent" in x.getMessage()}
+    assert "node 1 (host b) is running, at" in slow
 
 
 @pytest.mark.parametrize("use", [Gatherer, Grid.replicas])

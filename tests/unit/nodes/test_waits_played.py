@@ -269,6 +269,20 @@ def test_a_slow_node_is_named_in_the_log_and_waited_for(caplog):
     assert all("usual: 0.5 s" in x and "node 2 (host c) is running, at" in x for x in slow)
 
 
+def test_long_waits_for_calls_set_their_limit_and_short_ones_do_not():
+    world = World(2, least_pause=0.5)
+
+    def program(node):
+        if node.number == 1:
+            node.sleep(100)  # evaluates, say
+        for _ in range(40):
+            node.come()
+        return node.known.patience.limit_seconds("call")
+
+    first, second = (x.result for x in play(world, program, limit_seconds=None))
+    assert 100 * 99 < first < 100 * 102 and second == 600
+
+
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_a_wait_for_a_node_that_waits_itself_gets_the_cause(seed):
     """Node 0 waits for node 1, which waits in a session of its own, with node 2, for that.

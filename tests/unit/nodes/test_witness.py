@@ -116,6 +116,21 @@ def test_a_process_that_runs_is_stopped_or_has_ended(rank):
     assert "its process has ended" in witnesses.describe(1)
 
 
+def test_signals_for_the_rank_do_not_end_its_witness(rank):
+    """Managers may send them to all processes of a job, and the rank handles them and goes on."""
+    process, witnesses = rank()
+    until(witnesses, lambda: witnesses.runs(1))
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    with open(children) as file:
+        (witness,) = map(int, file.read().split())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(witness, number)
+    time.sleep(0.2)
+    with open(children) as file:
+        assert file.read().split() == [str(witness)]
+    until(witnesses, lambda: witnesses.runs(1))
+
+
 def test_nothing_is_known_of_a_witness_that_cannot_be_asked(rank):
     """No witness, one of another run at that port, and none that has ever answered there."""
     process, witnesses = rank()
