@@ -338,7 +338,7 @@ def test_a_reference_may_be_in_one_study_only(tmp_path, capsys):
 
 
 def test_the_page_has_a_line_for_each_machine_and_not_for_each_launch(tmp_path):
-    """What every launch has anew is left out, and of many values the first ones are shown."""
+    """Parts that every launch has anew are left out; of many values the first ones are shown."""
     about = lambda k: {  # noqa: E731
         "machine": {"cores": 2, "load": k / 10, "link_bits_per_second": [k, k]},
         "environment": {"JDASO_STUDY_COORDINATOR": f"127.0.0.1:{k}"},
