@@ -191,11 +191,11 @@ class Control:
         self._copies.remove(comm)
         comm.Free()
 
-    def split(self, comm: Any, color: int, key: int) -> Any:
+    def split(self, comm: Any, color: int, key: int, *, stays: bool = False) -> Any:
         """A communicator of the nodes that give the same color, in the order of `key`. Collective.
 
-        The communicator is freed with the session, or by `release`. MPI has only a blocking call
-        for this, so a thread makes it.
+        The communicator is freed with the session, or by `release`, unless it `stays`. MPI has only
+        a blocking call for this, so a thread makes it.
 
         On failure: see above, and the job ends with this process: the thread is still inside MPI.
         """
@@ -209,7 +209,8 @@ class Control:
             raise
         with self.explained():
             comm = call.result()
-        self._copies.append(comm)
+        if not stays:
+            self._copies.append(comm)
         return Group(comm, range(comm.Get_size())).comm
 
     def _duplicate(self, comm: Any) -> Any:

@@ -67,11 +67,11 @@ def join_ranks(everyone: Control, timeout_seconds: float | None) -> None:
     for rank, result in enumerate(results):
         if result != "yes":
             raise everyone.error(f"{topology.name(rank)} cannot join its node: {result}")
-    _part_together(topology)
+    _part_together(everyone)
     _warn_if_spread(topology)
 
 
-def _part_together(topology: Topology) -> None:
+def _part_together(everyone: Control) -> None:
     """Lets the ranks of a node end together, as MPI_Finalize does: JAX's world ends them otherwise.
 
     A rank may work for hours after its last session, while another one has nothing left to do.
@@ -79,7 +79,8 @@ def _part_together(topology: Topology) -> None:
     if _parted.is_set():
         return
     _parted.set()
-    comm = topology.comm.Split(topology.node, topology.place)
+    topology = everyone.topology
+    comm = everyone.split(topology.comm, topology.node, topology.place, stays=True)
 
     def wait() -> None:
         with contextlib.suppress(Exception):  # MPI has ended, or a rank has failed

@@ -20,3 +20,4 @@ from ._state import values_of as values_of
 from ._together import is_first as is_first
 from ._together import of_first as of_first
 from ._together import require_seen as require_seen
+from ._together import together as together

@@ -23,6 +23,7 @@ from ..checkpoint._cutting import (
     of_first,
     require_seen,
     restore,
+    together,
 )
 from ._plan.holding import Holding
 from ._restore import read_state
@@ -123,7 +124,8 @@ class Partitions:
             path = of_first(self.savers, _WHAT, mine)
             return restore(self.savers, own / str(self._grid.partition) / path, like)
         self.session.hooks.reach("restore")
-        restored = self._read(root, save, like, goes_on=True)
+        with together(self.session, _WHAT, OSError):  # all replicas begin anew together, or none
+            restored = self._read(root, save, like, goes_on=True)
         begin_anew(self.savers, restored, restored.params)
         if is_first(self.session):
             log.warning(
