@@ -143,8 +143,8 @@ def about(study: str, launches: Sequence[MeasuredLaunch]) -> Element:
     for name in ("declaration", "commit", "machine", "versions", "environment"):
         values = list(dict.fromkeys(_lasting(one.row.get(name)) for one in launches))
         rows += [[name, value] for value in values[:_MOST_VALUES]]
-        if more := len(values) - _MOST_VALUES:
-            rows += [[name, f"and {more} others"]] * (more > 0)
+        if (more := len(values) - _MOST_VALUES) > 0:
+            rows.append([name, f"and {more} others"])
     return element(
         "details",
         element("summary", f"{study}: machine, versions, commit"),

@@ -170,9 +170,8 @@ def more_replicates(
 
     The plan is for the likely effect, and `decides` gives the probability of the outcome: `power`,
     or `power_below` where only an effect below the bound decides. A spread from few replicates may
-    be too small by luck; the plan is for its upper 80 % confidence limit, ``s sqrt(v / chi2(0.2,
-    v))`` with v = n - 1 (Browne
-    1995, Statistics in Medicine 14).
+    be too small by luck; the plan is for its upper 80 % confidence limit,
+    ``s sqrt(v / chi2(0.2, v))`` with v = n - 1 (Browne 1995, Statistics in Medicine 14).
 
     Returns:
         At least 1; None if more than `MOST_REPLICATES` would be needed.
