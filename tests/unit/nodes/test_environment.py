@@ -163,3 +163,14 @@ def test_mpi_that_takes_a_process_for_its_parent_is_refused(env):
 def test_a_mark_that_nobody_can_read_is_none(env, text):
     env(JDASO_RANK=text)
     assert environment.rank_above() is None
+
+
+def test_ranks_of_several_hosts_are_not_all_here_though_the_job_has_as_many_a_host(monkeypatch):
+    """``sbatch --ntasks-per-node=2`` of two hosts, and ``srun -N 2 -n 2`` in it."""
+    monkeypatch.setattr(environment, "launched_ranks", lambda: 2)
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "2")
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+    for hosts, expected in (("1", True), ("2", False)):
+        monkeypatch.setenv("SLURM_STEP_NUM_NODES", hosts)
+        assert environment.all_on_this_host() == expected
