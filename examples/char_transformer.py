@@ -1,4 +1,4 @@
-"""A character-level transformer: AdamW inside, Nesterov momentum between the nodes (as in DiLoCo).
+"""A character-level transformer: AdamW inside, Nesterov momentum between the nodes.
 
     mpiexec -n 2 python examples/char_transformer.py [--text FILE] [--steps N]
 
@@ -68,7 +68,7 @@ def main(session, arguments):
     phases = jdaso.Phases(
         steps, warmup_steps=steps // 5, cooldown_steps=steps // 10, sync_every=10, delay=2
     )
-    outer = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+    outer = jdaso.outer("nesterov")  # rate and momentum for this B and as many nodes
     tx = jdaso.daso(inner, phases=phases, session=session, merge=outer)
     model = Transformer()
     params = model.init(jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))

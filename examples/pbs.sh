@@ -1,11 +1,11 @@
 #!/bin/bash
 # Trains with jdaso on 4 machines: one MPI rank (one jdaso "node") per machine, 4 GPUs each.
 #
-#   qsub examples/pbs.sh                                        # the ResNet-50 example
+#   qsub examples/pbs.sh                       # the ResNet-50 example, on made-up images
 #   qsub -l select=8:ncpus=32:mpiprocs=1:ngpus=4 -v TRAIN="python train.py" examples/pbs.sh
 #
 # To adapt: queue and account, ncpus, ngpus, modules, VENV. For PBS Professional and OpenPBS;
-# Torque requests machines with `-l nodes=4:ppn=32:gpus=4`.
+# Torque requests whole machines, with one line of the node file each, by `-l nodes=4:ppn=1:gpus=4 -n`.
 
 #PBS -N jdaso
 #PBS -l select=4:ncpus=32:mpiprocs=1:ngpus=4
@@ -24,7 +24,7 @@ source "$VENV/bin/activate"
 
 # A line for each rank that `mpiprocs` requests. mpiexec is that of the MPI which mpi4py loads.
 RANKS=$(wc -l <"$PBS_NODEFILE")
-if mpiexec --version 2>&1 | grep -qi "open mpi\|openrte\|prrte"; then
+if [[ $(mpiexec --version 2>&1) =~ Open\ MPI|OpenRTE|PRRTE|prrte ]]; then
     # Otherwise it binds a rank to one core, shared by XLA, the data pipeline and the exchange's thread.
     LAUNCH=(mpiexec -n "$RANKS" --hostfile "$PBS_NODEFILE" --map-by ppr:1:node --bind-to none)
 else

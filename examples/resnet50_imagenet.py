@@ -71,7 +71,12 @@ def main(session, arguments, pool):
     share = partial(batches, len(examples), batch, node=session.node, num_nodes=session.num_nodes)
     share = lru_cache(1)(share)
     length = len(share(epoch=0))
-    phases = jdaso.Phases.heat(steps_per_epoch=length, total_epochs=EPOCHS, max_skips=MAX_SKIPS)
+    phases = jdaso.Phases.heat(
+        steps_per_epoch=length,
+        total_epochs=EPOCHS,
+        warmup_epochs=RATE_WARMUP_EPOCHS,
+        max_skips=MAX_SKIPS,
+    )
     inner = optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)
     tx = jdaso.daso(inner, phases=phases, session=session, local_axis="local")
     tx = optax.chain(optax.add_decayed_weights(1e-4), tx)
@@ -98,7 +103,9 @@ def main(session, arguments, pool):
     state = jax.device_put(state, jax.NamedSharding(session.mesh, whole))
 
     peak, losses = RATE_PER_256_IMAGES * batch * session.num_nodes / 256, []
-    plateau = optax.contrib.reduce_on_plateau(0.5, 5, rtol=0.05, min_scale=min(1, MIN_RATE / peak))
+    plateau = optax.contrib.reduce_on_plateau(  # 6 bad epochs: PyTorch's patience=5
+        0.5, 6, rtol=0.05, min_scale=min(1, MIN_RATE / peak)
+    )
     slow_down = plateau.init(None)
     for n in range(min(arguments.steps, EPOCHS * length)):
         epoch, k = divmod(n, length)

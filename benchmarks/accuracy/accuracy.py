@@ -3,6 +3,7 @@
     python benchmarks/accuracy/accuracy.py [--quick] [--tasks fashion fashion-adamw text]
         [--nodes 2 4] [--simulated 8 16 32 64 128] [--seeds 3] [--megabits 20]
         [--settings default ...] [--every 16 30] [--outer 16 0.7 0.5] [--rate 1e-3]
+        [--fragments 1] [--second-moments own]
 
 Every setting takes the same examples, in the same total batch, for the same number of epochs, from
 the same first parameters; only what happens between nodes differs. `--nodes` are real ones (ranks
@@ -14,6 +15,7 @@ and wants a GPU (`JAX_PLATFORMS=cuda`, virtual nodes).
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import time
@@ -92,21 +94,26 @@ SETTINGS = {
 }
 
 
-def make(task, name, session, steps, epochs):
+def make(task, name, session, steps, epochs, options):
     """One setting's transformation."""
     total = steps * epochs
     inner = task.optimizer(total)
     if SETTINGS[name] is None:
         return jdaso.synchronous(inner, session=session)
-    phases, options = SETTINGS[name]
-    return jdaso.daso(inner, phases=phases(steps, epochs), session=session, **options)
+    phases_of, chosen = SETTINGS[name]
+    phases = phases_of(steps, epochs)
+    if options.fragments is not None and phases.fragments == "auto":
+        phases = dataclasses.replace(phases, fragments=options.fragments)
+    if options.second_moments is not None:
+        chosen = chosen | {"second_moments": options.second_moments}
+    return jdaso.daso(inner, phases=phases, session=session, **chosen)
 
 
-def train(task, name, session, epochs, seeds):
+def train(task, name, session, epochs, options):
     """Trains with one setting, once a seed; rows of scores."""
     nodes = session.num_nodes
     steps = len(task.order(0, nodes, 0))
-    tx, rows = make(task, name, session, steps, epochs), []
+    tx, rows = make(task, name, session, steps, epochs, options), []
     run_epoch = partial(task.train, tx)
 
     init, epoch_of = tx.init, run_epoch
@@ -115,7 +122,7 @@ def train(task, name, session, epochs, seeds):
         init = jax.vmap(tx.init, **axes)
         epoch_of = jax.vmap(run_epoch, in_axes=(0, 0, 1, None), out_axes=(0, 1), **axes)
     epoch_of = jax.jit(epoch_of, donate_argnums=(0, 1))
-    for seed in seeds:
+    for seed in range(options.seeds):
         params = task.init(jax.random.key(seed))
         if session.simulated:
             params = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], nodes, 0), params)
@@ -151,7 +158,7 @@ def measure(options, **about):
         for name in options.settings:
             with jdaso.Session(**about) as session:
                 epochs = options.epochs or EPOCHS[which]
-                rows += train(task, name, session, epochs, range(options.seeds))
+                rows += train(task, name, session, epochs, options)
             jax.clear_caches()
     return rows
 
@@ -202,6 +209,9 @@ def parse():
     parser.add_argument("--rate", type=float, help="the peak learning rate (default: the task's)")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--megabits", type=float, help="rate of the links between real nodes")
+    about = "of all settings that do not name a number (default: as many as fit)"
+    parser.add_argument("--fragments", type=int, metavar="F", help=about)
+    parser.add_argument("--second-moments", choices=["shared", "own"], help="of all settings")
     about = "corrected, S = 1, with these B besides the settings"
     parser.add_argument("--every", nargs="*", type=int, default=[], metavar="B", help=about)
     about = "an outer Nesterov step, besides the settings; may be given again"
@@ -251,7 +261,9 @@ def main():
         return
     flags = ["--quick"] * options.quick + ["--seeds", options.seeds]
     flags += ["--epochs", options.epochs] * (options.epochs is not None)
-    flags += ["--rate", options.rate] * (options.rate is not None)
+    for name in ("rate", "fragments", "second_moments"):
+        value = getattr(options, name)
+        flags += [f"--{name.replace('_', '-')}", value] * (value is not None)
     flags += ["--settings", *chosen]
     flags += ["--every", *options.every] if options.every else []
     flags += [word for each in options.outer for word in ("--outer", *each)]
@@ -261,7 +273,9 @@ def main():
             rows += launch([*flags, "--tasks", task], nodes, options.megabits)
     for nodes in options.simulated:
         rows += measure(options, engine=jdaso.Simulated(nodes))
-    about = {"seeds": options.seeds} | ({"rate": options.rate} if options.rate else {})
+    asked = {name: getattr(options, name) for name in ("rate", "fragments", "second_moments")}
+    about = {"seeds": options.seeds}
+    about |= {name: value for name, value in asked.items() if value is not None}
     epochs = ", ".join(f"{options.epochs or EPOCHS[task]} of {task}" for task in options.tasks)
     harness.report(options.name, summary(rows), epochs=epochs, **about)
 

@@ -183,7 +183,7 @@ def faults(quick):
             job = Job(folder, NODES, faults=table, restarts=2)
             status, orphans = job.wait()
             begin = job.said("fault: ")
-            noticed = r"died first|Not arrived|different bits|not finite|failed: Inj|ended the sess"
+            noticed = r"ended first|Not arrived|different bits|not finite|failed: Inj|ended the s"
             seen, again = job.said(noticed), job.said(r"jdaso run: the job failed")
             said = next((x for _, x in job.lines if re.search(noticed, x)), "nothing")
             ends = job.ends()

@@ -39,7 +39,7 @@ class Process:
         return self.through and self.ends
 
     def failed_first(self, how: str) -> str:
-        """Describes its failure: it has "died" or "failed"."""
+        """Describes its failure: it has "ended" or "failed"."""
         if not self.node:
             return f"a node {how} first"
         return f"node {self.node} {how} first (process {self.pid} on host {self.host})"
@@ -50,7 +50,7 @@ class _Failure(NamedTuple):
 
     Attributes:
         process: the process.
-        how: "died" or "failed".
+        how: "ended" or "failed".
         at: when the supervisor was notified.
         by_launcher: whether only the launcher's message gives it.
     """
@@ -105,7 +105,7 @@ class Failures:
     def note_end(self, process: Process) -> None:
         """Notes that a rank of this host has ended."""
         process.last = _now()
-        self._failures.append(_Failure(process, "died", process.last, by_launcher=False))
+        self._failures.append(_Failure(process, "ended", process.last, by_launcher=False))
 
     def note_launchers_word(self, pid: int, host: str, rank: str | None) -> None:
         """Notes that the launcher reports a failed process, which may be no rank."""
@@ -113,7 +113,7 @@ class Failures:
         if process is None and rank is not None:
             process = Process(pid, host, rank)
         if process is not None:
-            self._failures.append(_Failure(process, "died", _now(), by_launcher=True))
+            self._failures.append(_Failure(process, "ended", _now(), by_launcher=True))
 
     @property
     def came_through(self) -> bool:

@@ -76,7 +76,7 @@ def daso(
     elements may still differ then, as they keep changing sign by more than their own size; these
     are set to 0 for that one update. With one node this is exactly `inner`.
 
-    Put it last in an ``optax.chain``: it decides the new parameters.
+    Put `daso` last in an ``optax.chain``: the new parameters are those that `daso` decides.
 
     Args:
         inner: any optax transformation. Copies of the parameters in its state, to which it pulls
@@ -126,7 +126,7 @@ def daso(
             of narrow wires and outer optimizers; the phases. A checksum travels with each
             exchange. All nodes ``"raise"``, naming leaf and node, or ``"ignore"`` it.
         chunk_bytes: maximum float32 bytes sent at once.
-        name: distinguishes optimizers of equal shapes that are used in one step.
+        name: distinguishes optimizers that share a session.
 
     Returns:
         A transformation whose ``update`` needs ``params`` and takes the local loss as ``value=``

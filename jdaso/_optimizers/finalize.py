@@ -38,8 +38,8 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
             ``shard_map``), pass them with that first axis of devices. Those in a `master_weights`
             state count instead, if there are any.
         opt_state: the matching optimizer state, with a `daso` anywhere inside, or of any other
-            optimizer. Discard it afterwards: it still has the exchange in flight, and its inner
-            state stays the node's own.
+            optimizer. Discard the state afterwards: the exchange is still in flight there, and the
+            inner state stays the node's own.
         session: the nodes.
 
     Returns:

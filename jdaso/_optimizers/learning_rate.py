@@ -96,8 +96,8 @@ def reduce_on_plateau(
 ) -> optax.GradientTransformationExtraArgs:
     """Multiplies updates by a factor that falls when the nodes' mean loss stops improving.
 
-    Put it after the optimizer, both inside `daso` or `synchronous`, and give the loss to
-    ``tx.update(..., value=loss)``. At the end of each window the mean of the losses
+    Put `reduce_on_plateau` after the optimizer, both inside `daso` or `synchronous`, and give the
+    loss to ``tx.update(..., value=loss)``. At the end of each window the mean of the losses
     received in it goes to ``optax.contrib.reduce_on_plateau``. This mean is bad if it is not below
     ``best (1 - rtol) - atol``; after `patience` bad ones in a row the factor is multiplied by
     `factor`. The loss travels in exchanges that are made anyway. All nodes receive the same number

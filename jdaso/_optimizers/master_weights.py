@@ -37,8 +37,8 @@ def master_weights(
     rounding by ``2^-24`` of the old p. The next update corrects that. Others, such as
     ``eqx.apply_updates``, return float32 parameters.)
 
-    Put it around `daso` or `synchronous`, so that the nodes exchange w. `finalize` takes w from the
-    state, and returns its mean, rounded.
+    Put `master_weights` around `daso` or `synchronous`, so that the nodes exchange w. `finalize`
+    takes w from the state, and returns its mean, rounded.
 
     Args:
         inner: the transformation that is given float32 gradients and parameters.

@@ -85,6 +85,7 @@ class Session:
 
     Raises:
         ValueError: unknown engine, or settings of another engine.
+        RuntimeError: JAX made its CPU devices before the session, or has none.
         ImportError: mpi4jax is missing, or was built for another MPI.
         NodeError: the nodes disagree; the launcher is of another MPI; MPI has no
             ``THREAD_MULTIPLE``; more ranks than GPUs on a host; R does not divide the number of
@@ -227,7 +228,14 @@ class Session:
         return self.replicas.stats_with(self.timeline.stats)
 
     def agree(self, what: str, facts: Facts) -> None:
-        """Raises `NodeError` on every rank unless all hold the same facts."""
+        """Raises `NodeError` on every rank unless all hold the same facts; a collective call.
+
+        Without facts, all ranks only wait for each other.
+
+        Args:
+            what: the call, in the words of an error: ``"restore a checkpoint"``.
+            facts: pairs of a name and a value as text.
+        """
         self.require_usable()
         self.control.check()  # after an error here the others may wait in another call
         self.all_ranks.agree(what, facts)

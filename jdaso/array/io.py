@@ -51,7 +51,7 @@ def load(
         OSError, ValueError: on every node, if one node cannot read its part, or if whole numbers
             of 64 bits do not fit 32.
         ValueError: `rows` has a step, or counts from the end.
-        ImportError: a package that reads the format is missing; the error tells how to install it.
+        ImportError: a package that reads the format is missing; the error names the package.
     """
     at, path, wanted = world(), Path(path), _range_of(rows)
     _warn_if_narrowed(dtype)
@@ -104,7 +104,7 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
         OSError, ValueError: on every node, if one node cannot write its part, or the file holds
             other arrays.
         TypeError: files have no type for the numbers; an older file stays as it is.
-        ImportError: a package that writes the format is missing; the error tells how to install it.
+        ImportError: a package that writes the format is missing; the error names the package.
     """
     if isinstance(path, Array):
         raise TypeError("save takes the array first, then the path: ja.save(x, path).")

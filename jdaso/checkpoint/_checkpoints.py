@@ -53,7 +53,8 @@ class Checkpoints:
     A pipeline's states are saved in parts, each by the nodes that hold it, as above. A step counts
     as saved, and as kept, once all partitions have saved it, and a save waits until the one before
     it has ended on all of them. The folder can be restored with another number of partitions or
-    replicas: each node reads the rows that it needs, and outer optimizers begin anew.
+    replicas: each node reads the rows that it needs. With another number of partitions outer
+    optimizers begin anew.
 
     On another number of nodes, parameters, inner optimizer and all other float leaves become the
     mean over the old nodes, in float64; integers become node 0's; random keys that differed stay

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and MPICH.",
     )
     number = run.add_argument
-    number("--hosts", type=int, default=2, help="how many hosts (default 2)")
+    number("--hosts", type=int, default=2, help="number of hosts (default 2)")
     number("--rate", default="1gbit", help="rate of each link, each way (default 1gbit)")
     number("--ranks-per-host", type=int, default=1, help="ranks on each host (default 1)")
     number("--no-check", action="store_true", help="do not measure the links first")

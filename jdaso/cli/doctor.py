@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "with status 1 if there is trouble."
     )
     add = parser.add_argument
-    add("--checkpoints", metavar="FOLDER", help="whether all ranks can write there")
+    add("--checkpoints", metavar="FOLDER", help="check that all ranks can write there")
     add("--need", nargs="+", default=[], metavar="EXTRA", help="extras of jdaso that are needed")
     add(
         "--parameters",
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="R",
-        help="whether nodes of R ranks lie on one host each, as Session(ranks_per_node=R) wants it",
+        help="check that each node's R ranks are on one host, as Session(ranks_per_node=R) needs",
     )
     limit = "the longest that an import, MPI or a rank may take to answer (default %(default)g)"
     add("--limit-seconds", type=float, default=30.0, help=limit)

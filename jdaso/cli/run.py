@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-restarts",
         type=_restarts,
         default=0,
-        help="how often a failed job is started again (default 0)",
+        help="most restarts of a failed job (default 0)",
     )
     add(
         "--hosts",

@@ -98,6 +98,6 @@ def test_one_rank_is_killed_at_random_moments(mpi, tmp_path):
             assert bits_of(text) == whole, about
             number += 1
         elif len(begun) == RANKS:
-            assert f"jdaso run: node {rank // 2} (rank {rank}) died first" in text, about
+            assert f"jdaso run: node {rank // 2} (rank {rank}) ended first" in text, about
     status, text, _, left = jobs.run(f"run{number}")
     assert status == 0 and bits_of(text) == whole and not left

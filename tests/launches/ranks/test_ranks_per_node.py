@@ -77,7 +77,7 @@ def test_a_run_goes_on_bit_for_bit_after_the_death_of_one_rank(tmp_path):
     assert sorted(int(x) for row in samples for x in row.split(",")) == list(range(48))
     assert len(samples) == 4 and all(row.count(",") == 11 for row in samples)
     text, begun, bits = train(tmp_path / "killed", 3, 13, restarts=1)
-    assert "dies at 13" in text and "node 1 (rank 3) died first" in text, text
+    assert "dies at 13" in text and "node 1 (rank 3) ended first" in text, text
     assert begun[4:] in (["5"] * 4, ["10"] * 4), text  # a save may have been cut short
     assert bits == whole
 

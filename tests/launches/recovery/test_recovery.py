@@ -158,7 +158,7 @@ def test_a_job_goes_on_from_its_last_checkpoint(when, tmp_path, undisturbed):
     assert "restart 1 of 2" in text
     if "leaving" not in when:
         nodes = "".join(re.findall(r"(\d)@", KILLS[when]))
-        assert re.search(rf"node [{nodes}] died first \(process \d+ on host", text), text
+        assert re.search(rf"node [{nodes}] ended first \(process \d+ on host", text), text
 
 
 @pytest.mark.parametrize("mpi", rows(["mpich", "openmpi"], ["mpich"]))

@@ -371,7 +371,7 @@ def test_a_supervisor_that_was_stopped_takes_what_came_meanwhile(run, tmp_path):
     process.stdin.flush()
     until(lambda: state(rank) == "Z")  # dead, which its parent has not yet noticed
     process.send_signal(signal.SIGCONT)
-    assert b"node 0 died first" in process.stderr.readline()
+    assert b"node 0 ended first" in process.stderr.readline()
     process.send_signal(signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGCONT)
@@ -404,13 +404,13 @@ def test_a_job_whose_terminal_is_closed_saves(run, tmp_path):
 def test_what_a_killed_rank_has_forked_does_not_hide_its_death(when, run):
     process = run("--", sys.executable, "-c", WAITS_FOR_PIPES, when, stderr=subprocess.PIPE)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 9 and b"node 0 died first" in said
+    assert process.returncode == 9 and b"node 0 ended first" in said
 
 
 def test_a_launcher_that_does_not_notice_a_death_is_ended(run):
     process = run("--", sys.executable, "-c", SURVIVED, stderr=subprocess.PIPE)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode != 0 and b"node 0 died first" in said
+    assert process.returncode != 0 and b"node 0 ended first" in said
     assert b"the launcher does not end the job" in said
 
 

@@ -127,7 +127,7 @@ def test_the_first_of_several(job):
     deaths, ranks = job
     for node in (1, 0, 2):
         ranks[node].dies()
-    assert deaths.first() == f"node 1 died first (process {ranks[1].pid} on host here)"
+    assert deaths.first() == f"node 1 ended first (process {ranks[1].pid} on host here)"
 
 
 def test_the_launcher_may_name_another(job):
@@ -135,7 +135,7 @@ def test_the_launcher_may_name_another(job):
     ranks[2].dies()
     ranks[0].dies()
     assert launcher_says(deaths, ranks[0])  # the user sees its words
-    assert deaths.first().startswith("node 2 died first")
+    assert deaths.first().startswith("node 2 ended first")
 
 
 def test_one_that_raises_failed_before_it_died(job):
@@ -153,7 +153,7 @@ def test_one_that_raises_since_a_peer_died_is_not_the_first(job):
     assert ranks[1].process.stdout.readline() == "begun\n"
     ranks[2].dies()
     assert ranks[1].process.stdout.readline() == "done\n"
-    assert deaths.first().startswith("node 2 died first")
+    assert deaths.first().startswith("node 2 ended first")
 
 
 def test_one_that_is_through_has_not_died(job):
@@ -174,7 +174,7 @@ def test_one_that_is_killed_after_its_session_has_died(job):
     assert deaths.dead[ranks[1].pid][1] == set()
     ranks[0].does("close")
     ranks[0].does("end")
-    assert deaths.first().startswith("node 1 died first")
+    assert deaths.first().startswith("node 1 ended first")
     assert deaths.dead.keys() == {ranks[1].pid}
 
 
@@ -192,7 +192,7 @@ def test_what_dies_after_one_that_is_through(how, job):
     ranks[0].does("close")
     ranks[0].does(how)
     ranks[2].dies()
-    assert deaths.first().startswith("node 2 died first")
+    assert deaths.first().startswith("node 2 ended first")
 
 
 def test_a_second_session_is_listened_to_again(job):
@@ -200,7 +200,7 @@ def test_a_second_session_is_listened_to_again(job):
     ranks[1].does("close")
     ranks[1].does("open")
     ranks[1].dies()
-    assert deaths.first().startswith("node 1 died first")
+    assert deaths.first().startswith("node 1 ended first")
 
 
 def test_one_that_has_closed_one_of_its_sessions_is_not_through(job):
@@ -218,7 +218,7 @@ def test_a_failure_that_is_followed_by_another_session_is_over(job):
     ranks[1].does("raise")
     ranks[1].does("open")
     ranks[2].dies()
-    assert deaths.first().startswith("node 2 died first")
+    assert deaths.first().startswith("node 2 ended first")
 
 
 def test_a_second_launch_of_a_job_has_its_own_failure_and_its_own_end(job, monkeypatch, capfd):
@@ -236,7 +236,7 @@ def test_a_second_launch_of_a_job_has_its_own_failure_and_its_own_end(job, monke
     again = [Rank(deaths._server.getsockname(), node) for node in range(3)]
     until(lambda: len(deaths.connected) == 3)
     again[2].dies()
-    assert deaths.first() == f"node 2 died first (process {again[2].pid} on host here)"
+    assert deaths.first() == f"node 2 ended first (process {again[2].pid} on host here)"
     assert not deaths.came_through
     ranks += again
 
@@ -354,7 +354,7 @@ def test_ranks_of_other_hosts_are_named_from_their_output(pieces, tmp_path, monk
     assert deaths.saved and deaths.came_through
     reports._to_supervisor[0].close()
     comes(f"prterun noticed that process rank 3 with PID {os.getpid()} on node far exited\n")
-    assert deaths.first() == f"node 3 died first (process {os.getpid()} on host far)"
+    assert deaths.first() == f"node 3 ended first (process {os.getpid()} on host far)"
 
 
 def comes_from(host, monkeypatch, capfd):
@@ -392,7 +392,7 @@ def test_the_launcher_names_one_of_two_processes_with_one_number(
         look(next(comes_from(host, monkeypatch, capfd)))
     look(f"=   PID {os.getpid()} RUNNING AT {dies}\n".encode())
     node = {"a": 0, "b": 1}[dies]
-    assert deaths.first() == f"node {node} died first (process {os.getpid()} on host {dies})"
+    assert deaths.first() == f"node {node} ended first (process {os.getpid()} on host {dies})"
 
 
 def test_a_host_may_have_another_name_for_the_launcher(tmp_path, monkeypatch, capfd):
@@ -400,7 +400,7 @@ def test_a_host_may_have_another_name_for_the_launcher(tmp_path, monkeypatch, ca
     look = deaths.look()
     look(next(comes_from("b", monkeypatch, capfd)))
     look(f"=   PID {os.getpid()} RUNNING AT b.cluster.net\n".encode())
-    assert deaths.first() == f"node 1 died first (process {os.getpid()} on host b)"
+    assert deaths.first() == f"node 1 ended first (process {os.getpid()} on host b)"
 
 
 def test_nothing_else_is_taken_out_of_the_output(tmp_path):
@@ -422,7 +422,7 @@ def test_no_words_of_a_job_can_stop_its_output(tmp_path):
     assert not deaths._job.saves
     line = b"process rank 1 with PID 9 on node {0}{x}{} exited\n"
     assert look(line) == line
-    assert deaths.first() == "node 1 died first (process 9 on host {0}{x}{})"
+    assert deaths.first() == "node 1 ended first (process 9 on host {0}{x}{})"
 
 
 def test_a_process_without_a_session_is_not_named(tmp_path):
@@ -446,4 +446,4 @@ def test_a_rank_that_came_and_died_while_nobody_listened_is_named(tmp_path, monk
     monkeypatch.setattr(deaths, "_end_thread", lambda end=deaths._end_thread: (end(), asked.set()))
     rank = Rank(path, 0)
     rank.dies()
-    assert deaths.first() == f"node 0 died first (process {rank.pid} on host here)"
+    assert deaths.first() == f"node 0 ended first (process {rank.pid} on host here)"
