@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -25,7 +26,10 @@ from ._optimizers.state import DasoState
 from ._payload.layout import is_float
 from ._session import Session
 
+log = logging.getLogger("jdaso")
+
 VARIABLE = "JDASO_FAULTS"
+POINTS = ("warm-up", "cycling", "cool-down", "flight", "save", "restore")
 ACTIONS = ("kill", "stop", "segfault", "exit", "raise", "hang", "flip", "nan", "delay")
 _FORM = re.compile(r"(\d+)@([\w-]+):([a-z]+)(?:=([0-9.]+))?")
 
@@ -57,6 +61,11 @@ class Fault:
     def __post_init__(self):
         if self.action not in ACTIONS:
             raise ValueError(f"A fault is one of {', '.join(ACTIONS)}, got {self.action!r}.")
+        if isinstance(self.when, str) and self.when not in POINTS:
+            raise ValueError(
+                f"A fault happens after a number of updates, or at {', '.join(POINTS)}, got "
+                f"{self.when!r}."
+            )
         if self.action in ("flip", "nan") and self.when in ("save", "restore"):
             raise ValueError(f'"{self.action}" needs a state, and there is none at {self.when!r}.')
 
@@ -103,6 +112,10 @@ class Faults:
         if faults is None:
             parts = os.environ.get(VARIABLE, "").split(";")
             faults = [Fault.parse(part) for part in parts if part.strip()]
+        faults = list(faults)
+        missing = [fault for fault in faults if not 0 <= fault.node < session.num_nodes]
+        if missing and session.node == 0:  # a restart may have fewer nodes
+            log.warning("%s does not happen: no such node of %d.", missing[0], session.num_nodes)
         first = session.topology.place == 0
         self._mine = [fault for fault in faults if fault.node == session.node and first]
         self._session = session

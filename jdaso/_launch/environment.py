@@ -101,7 +101,11 @@ def _has_launcher(name: str) -> bool:
             return bool(_pmi_socket())
         return any(other.startswith(_PMI_CONNECTIONS) for other in os.environ)
     task = os.environ.get("SLURM_TASK_PID", "")
-    return not task.isdecimal() or not Path("/proc/self").exists() or Path("/proc", task).exists()
+    if not task.isdecimal() or not Path("/proc/self").exists() or Path("/proc", task).exists():
+        return True
+    # A container may have its own process numbers, but shares the network with its host.
+    uris = any(other.startswith("PMIX_SERVER_URI") for other in os.environ)
+    return "PMIX_NAMESPACE" in os.environ and uris and _pmix_listens()
 
 
 def _pmi_socket() -> int:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from .reports import AGAIN, ENDS, FAILED, THROUGH
+from .reports import AGAIN, ENDS, FAILED, SAVED, THROUGH
 
 
 @dataclasses.dataclass(eq=False)
@@ -73,9 +73,11 @@ class Failures:
         self.processes: list[Process] = []
         self._failures: list[_Failure] = []
         self._since = 0.0  # start of the newest rank
+        self._saved: set[Process] = set()  # in the last launch, and ended or ending since
 
     def add(self, pid: int, host: str, node: str) -> Process:
         """Adds a rank that has reported itself."""
+        self._saved.clear()
         self.processes.append(Process(pid, host, node))
         return self.processes[-1]
 
@@ -96,6 +98,9 @@ class Failures:
             process.through = True
         elif what == AGAIN:
             process.through, process.since = False, process.last
+            self._saved.discard(process)
+        elif what == SAVED:
+            self._saved.add(process)
         elif what == FAILED:
             process.through = False
             self._failures.append(_Failure(process, "failed", process.last, by_launcher=False))
@@ -114,6 +119,15 @@ class Failures:
             process = Process(pid, host, rank)
         if process is not None:
             self._failures.append(_Failure(process, "ended", _now(), by_launcher=True))
+
+    def note_saved_job(self) -> None:
+        """Notes that a job within this one was asked to stop, and has saved."""
+        self._saved.add(Process(0, "", ""))
+
+    @property
+    def saved(self) -> bool:
+        """Returns whether the last launch was asked to stop, and has saved."""
+        return bool(self._saved)
 
     @property
     def came_through(self) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from .failures import Failures, Process
 from .guard import Job
 from .look import Look
-from .reports import LIVES_ON, RANK_MARK, SAVED, SAVES
+from .reports import LIVES_ON, PROGRESSED, RANK_MARK, SAVED, SAVES
 
 _RANK = re.compile(rf"{RANK_MARK}(\d+(?: \(rank \d+\))?) (\d+) (\S+)( {LIVES_ON})?")
 _NEWS = re.compile(rf"{RANK_MARK}process (\d+) (\S+) (.*)")
@@ -49,7 +49,7 @@ class Deaths:
         self._job, self._on_news = job, on_news
         self._known = Failures()
         self._ranks: dict[int, tuple[int, Process, socket.socket]] = {}  # by file descriptor
-        self.saved = self.lives_on = self._ends = False
+        self.lives_on = self.progressed = self._ends = False
         self.dead: dict[int, tuple[float, set[int]]] = {}
         """Times at which ranks of this host failed, by process, with those that then waited."""
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -72,6 +72,11 @@ class Deaths:
     def came_through(self) -> bool:
         """Returns whether a rank has closed its sessions normally, and has not failed since."""
         return self._known.came_through
+
+    @property
+    def saved(self) -> bool:
+        """Returns whether the job's last launch was asked to stop, and has saved."""
+        return self._known.saved
 
     @property
     def connected(self) -> set[int]:
@@ -168,8 +173,8 @@ class Deaths:
         """Handles one report of a rank; `own` is its process id as this host's kernel sees it."""
         what, *rest = said.split() or [""]
         self._known.note_report(process, what)
-        if what == SAVED:
-            self.saved = True
+        if what == PROGRESSED:
+            self.progressed = True
         elif what == SAVES:
             numbers = [int(number) for number in rest if number.isdecimal()]
             taken = [number for number in numbers if number in signal.valid_signals()]
@@ -198,7 +203,7 @@ class Deaths:
                 # Edge-triggered: an old report must not put a rank ahead of one that ended first.
                 self._poll.register(connection, select.EPOLLIN | select.EPOLLET)
             elif said == SAVED:
-                self.saved = True
+                self._known.note_saved_job()
 
     def _accept(self) -> tuple[socket.socket, str]:
         """Accepts a connection; returns its first report too."""
@@ -219,6 +224,7 @@ class Deaths:
             connection.close()
             if rank := _RANK.fullmatch(said):
                 self._note_rank(rank)
-            self.saved |= said == SAVED
+            elif said == SAVED:
+                self._known.note_saved_job()
         with contextlib.suppress(OSError):
             self._spare = os.open(os.devnull, os.O_RDONLY)

@@ -31,6 +31,9 @@ _LEAVE_SECONDS = 1.0
 """Time for processes that outlive their launcher, since they may be about to end by themselves."""
 
 _LOOK_SECONDS = 0.05
+
+_LEAST_SECONDS = 1.0
+"""Seconds in which a launcher can end what it started on other hosts, as srun does."""
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU)
 _MPI_FILE = re.compile(r"(?P<kind>mpich_shm_[0-9a-f]+_)\d+|(ucx_shm|sm_segment|vader_segment)\S*")
 _SHM = "/dev/shm"
@@ -147,14 +150,17 @@ class Job:
 
         Args:
             runs: returns whether the launcher still runs.
-            seconds: how long the launcher may take to end normally; 0 kills everything at once.
+            seconds: how long the launcher may take to end normally. If 0, everything is killed as
+                soon as the launcher has had a second to end what it started on other hosts.
             leave: how long processes left behind may go on.
             hurry: ends everything at once as soon as it returns True.
         """
-        if runs() and seconds:
+        if runs():
             _send(self.leader, signal.SIGTERM)
-            limit = time.monotonic() + seconds
-            while runs() and time.monotonic() < limit and not hurry():
+            begin = time.monotonic()
+            while runs() and time.monotonic() < begin + (seconds or _LEAST_SECONDS):
+                if hurry() and time.monotonic() > begin + _LEAST_SECONDS:
+                    break
                 time.sleep(_LOOK_SECONDS)
         ended, begin = 0, time.monotonic()
         while (left := self.left()) or runs():

@@ -159,7 +159,10 @@ def _read(stream, put: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def termination_raises() -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into exceptions, like Ctrl-C, so that the children are ended."""
+    """Turns SIGTERM and SIGHUP into exceptions, like Ctrl-C, so that the children are ended.
+
+    A signal that is ignored, as nohup ignores SIGHUP, stays ignored.
+    """
 
     def stop(number: int, _frame) -> None:
         raise SystemExit(128 + number)
@@ -167,7 +170,8 @@ def termination_raises() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, stop) for number in heeded}
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ RANK_MARK = "\x1ejdaso-rank "
 character that programs do not print, since these bytes are removed from the stream."""
 
 FAILED, THROUGH, AGAIN, ENDS, SAVED, SAVES = "failed", "through", "again", "ends", "saved", "saves"
+PROGRESSED = "progressed"
 """Reports of a rank to the supervisor: one message each; after the last one, its signals."""
 
 LIVES_ON = "goes on where others die"
@@ -90,6 +91,11 @@ def say_saved() -> None:
     _tell(SAVED)
 
 
+def say_progressed() -> None:
+    """Reports to the supervisor that a checkpoint is complete: a restart continues there."""
+    _tell(PROGRESSED)
+
+
 def say_job_saved() -> None:
     """Reports the same from this supervisor to the supervisor that started it."""
     if path := os.environ.get(PATH):
@@ -114,8 +120,9 @@ def _connect(connection: socket.socket, path: str, text: str) -> None:
 
 def _print(text: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
-        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+    with contextlib.suppress(OSError):  # wherever the program has put `sys.stderr`
+        os.write(2, f"{text}\n".encode())
 
 
 def _forget_supervisor() -> None:

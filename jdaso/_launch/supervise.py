@@ -25,10 +25,15 @@ from .mpiexec import with_files_in
 from .relay import Relay, open_standard_streams, standard_input
 from .reports import PATH, say_job_saved
 
-_LEAST_PAUSE, _MOST_PAUSE = 1.0, 30.0
-"""Seconds between two starts; doubled after each job that ended soon."""
+_LEAST_PAUSE, _MOST_PAUSE = 1.0, 120.0
+"""Seconds between two starts; doubled after each job that ended without a new checkpoint."""
 
-_SOON_SECONDS = 10.0
+_LONG_SECONDS = 1800.0
+"""A job that ran this long may save in another way."""
+
+_HOSTS_SECONDS = 3600.0
+"""Longest wait for hosts that do not answer."""
+
 _LONGEST_PATH = 80
 """Most bytes of the temporary folder's path: a path to the socket may have 107."""
 
@@ -55,6 +60,7 @@ class Supervisor:
         max_restarts: how often a failed job is restarted. A job that has saved and stopped on
             request (status 75, confirmed by a rank) is restarted without being counted.
         hosts: hosts probed before each start; none if empty.
+        min_hosts: a job starts once as many answer.
         probe: the command that probes ``{host}``.
         grace_seconds: how long a job that is asked to stop may take to save.
     """
@@ -65,16 +71,19 @@ class Supervisor:
         *,
         max_restarts: int = 0,
         hosts: Sequence[str] = (),
+        min_hosts: int = 1,
         probe: str = "ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true",
         grace_seconds: float = 120.0,
     ):
         self.command, self.max_restarts = list(command), max_restarts
-        self.hosts, self.probe, self.grace_seconds = list(hosts), shlex.split(probe), grace_seconds
+        self.hosts, self.min_hosts, self.probe = list(hosts), min_hosts, shlex.split(probe)
+        self.grace_seconds = grace_seconds
         open_standard_streams()
         self._relay = Relay()
         self._say = self._relay.say
         self._asked = Asked()
         self._began = False  # whether the command has ever been started
+        self._progressed = False  # whether its last start saved a checkpoint, or ran for long
 
     def run(self) -> int:
         """The exit status of the last start; 128 + the signal's number if it was killed."""
@@ -90,7 +99,7 @@ class Supervisor:
     def _run(self) -> int:
         restarts, pause = 0, _LEAST_PAUSE
         while True:
-            begin = time.monotonic()
+            self._progressed = False
             status, saved = self._start_once()
             if status == 0 or self._asked.to_end():
                 return status
@@ -106,7 +115,7 @@ class Supervisor:
                 self._say(f"the job failed (status {status}){often}.")
                 return status
             restarts += 1
-            pause = _LEAST_PAUSE if time.monotonic() - begin > _SOON_SECONDS else pause
+            pause = _LEAST_PAUSE if self._progressed else pause
             self._say(
                 f"the job failed (status {status}); restart {restarts} of "
                 f"{self.max_restarts} in {pause:g} s."
@@ -119,14 +128,19 @@ class Supervisor:
     def _start_once(self) -> tuple[int, bool]:
         """The exit status of one start, and whether the job reports that it has saved."""
         try:
-            hosts = answering(self.hosts, self.probe, self._say, self._asked.to_end)
+            hosts = self._answering_hosts()
         except (OSError, ValueError) as error:
             advice = "Install it, or give another one with --probe."
             return self._not_started(f"the probe {self.probe[0]}", error, advice), False
         if self._asked.signal is not None:
             return 128 + self._asked.signal, False
-        if self.hosts and not hosts:
-            self._say("no host answers.")
+        if self.hosts and len(hosts) < self.min_hosts:
+            few = (
+                f"only {len(hosts)} of {self.min_hosts} hosts answer"
+                if hosts
+                else "no host answers"
+            )
+            self._say(f"{few}.")
             return 1, False
         try:
             short = len(os.fsencode(tempfile.gettempdir())) < _LONGEST_PATH
@@ -138,6 +152,18 @@ class Supervisor:
             return self._start_in(folder, hosts)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _answering_hosts(self) -> list[str]:
+        """The hosts that answer; waits until they are enough, if more than one is needed."""
+        pause, limit = _LEAST_PAUSE, time.monotonic() + _HOSTS_SECONDS
+        while True:
+            hosts = answering(self.hosts, self.probe, self._say, self._asked.to_end)
+            short = self.min_hosts > 1 and len(hosts) < self.min_hosts
+            if not self.hosts or not short or self._asked.to_end() or time.monotonic() > limit:
+                return hosts
+            self._say(f"waits for {self.min_hosts - len(hosts)} more of them (--min-hosts).")
+            self._asked.pause_for(pause)
+            pause = min(2 * pause, _MOST_PAUSE)
 
     def _start_in(self, folder: str, hosts: Sequence[str]) -> tuple[int, bool]:
         """Starts the job and waits for its end; the folder holds the socket of the ranks."""
@@ -172,7 +198,7 @@ class Supervisor:
             deaths.first()
             self._guard.tell(None)
             return self._not_started(command[0], error), False
-        self._began = True
+        self._began, begin = True, time.monotonic()
         job.leader, left, first = process.pid, 0, None
         patience, leave = KILL_SECONDS, 1.0
         try:
@@ -188,6 +214,7 @@ class Supervisor:
             self._relay.settle()  # reports of ranks on other hosts arrive in the output
             first = deaths.first()
             self._guard.tell(None)
+        self._progressed = deaths.progressed or time.monotonic() > begin + _LONG_SECONDS
         return self._judge(process, job, deaths, left, first), deaths.saved
 
     def _not_started(self, what: str, error: Exception, advice: str = "") -> int:
@@ -209,7 +236,7 @@ class Supervisor:
         one_by_one = job.speaks or "ulfm" in self.command
         if status == 0 and one_by_one and not deaths.came_through:
             status = 1
-        if status != 0 and job.passed_on and deaths.saved:
+        if deaths.saved and (job.passed_on or status == 0):
             status = STOPPED_STATUS  # whatever status a script or a launcher returned
         if left:
             self._say(f"{left} processes that the launcher left behind were ended.")

@@ -56,7 +56,7 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._lock is None or not self._lock.is_at(self.path):
             self.give_back()
-            self._lock = Lock(self.path)
+            self._lock = Lock(self.path, waits=True)
         self.sweep(self.last_number())
         self._lock.sign()  # after the sweep, which frees space on a full disk
         self._write_run(run)
@@ -206,8 +206,10 @@ class Folder:
         damaged = [(path, x) for path, x in self._found().items() if isinstance(x, DamagedError)]
         return sorted(damaged, key=lambda x: -_number(x[0]))
 
-    def prune(self, last: int, whole: Collection[int] | None = None) -> None:
+    def prune(self, last: int, whole: Collection[int] | None = None) -> int:
         """Removes saves that are not among the last or the best and are not being written.
+
+        Returns the number of the newest complete save, 0 if there is none.
 
         One whose manifest cannot be read stays: the file system may have a temporary problem.
 
@@ -230,6 +232,7 @@ class Folder:
             written = _number(path) > newest and (manifest is None or last_one)
             if path not in kept and not damaged and not written:
                 _complete.remove(path)
+        return newest
 
     def _found(self) -> dict[Path, Manifest | DamagedError | None]:
         """Returns all saves, each with what `_complete.complete` returns."""

@@ -7,9 +7,11 @@ import fcntl
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
+from .._launch.guard import LAUNCH
 from .._launch.paths import shown
 from ._files import CheckpointError
 
@@ -18,6 +20,10 @@ log = logging.getLogger("jdaso")
 _held: dict[tuple[int, int], Lock] = {}
 """Locks of this process, by device and inode."""
 
+_LOST_SECONDS, _PAUSE_SECONDS = 300.0, 1.0
+"""Longest wait of a restarted job for the lock of another host: a file server keeps the locks of a
+host that has failed until their lease ends."""
+
 
 class Lock:
     """The file ``lock`` of a folder, locked until `close` or the end of the process.
@@ -25,12 +31,17 @@ class Lock:
     The kernel's lock belongs to the open file, which forked processes share. They close theirs at
     once, and `close` unlocks the file for any process that may still have it open.
 
+    Args:
+        folder: the folder.
+        waits: whether to wait, under ``jdaso run``, for a lock of another host, which may be that
+            of the job's last start.
+
     Raises:
         OSError: the file cannot be opened.
         CheckpointError: another run, or this process, holds the lock.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, waits: bool = False):
         self._file: Any = open(folder / "lock", "a+", errors="replace")  # noqa: SIM115
         self._key = _key(os.fstat(self._file.fileno()))
         if self._key in _held:
@@ -40,18 +51,47 @@ class Lock:
                 "session that does. Give each run a folder of its own, or a session of its own."
             )
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if isinstance(error, BlockingIOError):
+            if not self._take(folder, waits and LAUNCH in os.environ):
                 text = self._who_has_it(folder)
                 self._file.close()
-                raise CheckpointError(text) from None
+                raise CheckpointError(text)
+        except OSError as error:
             log.warning(
                 "%s does not support locks (%s); make sure that no other run uses it.",
                 shown(folder),
                 error,
             )
         _held[self._key] = self
+
+    def _take(self, folder: Path, waits: bool) -> bool:
+        """Returns whether this process has the lock now.
+
+        Raises:
+            OSError: the file system does not support locks.
+        """
+        begin = time.monotonic()
+        logged = False
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            here = self._owner().endswith(f" on host {socket.gethostname()}")
+            if here or not waits or time.monotonic() > begin + _LOST_SECONDS:
+                return False
+            if not logged:
+                logged = True
+                log.warning(
+                    "%s is locked by %s, which may have been this job's and have failed with its "
+                    "host. Waits for the lock, %g s at most.",
+                    shown(folder),
+                    self._owner(),
+                    _LOST_SECONDS,
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _owner(self) -> str:
+        self._file.seek(0)
+        return self._file.read().strip() or "a process that has not written its name yet"
 
     def sign(self) -> None:
         """Writes the owner's name into the file, for the message that another run gets."""
@@ -80,8 +120,7 @@ class Lock:
             self._file.close()
 
     def _who_has_it(self, folder: Path) -> str:
-        self._file.seek(0)
-        who = self._file.read().strip() or "a process that has not written its name yet"
+        who = self._owner()
         here = _openers(folder / "lock") if who.endswith(f" on host {socket.gethostname()}") else []
         if here and not any(who.startswith(f"process {pid} on ") for pid in here):
             # The owner has ended, but a process that it forked without Python's hooks has the file.

@@ -19,6 +19,7 @@ from .._base.version import __version__
 from .._exchange.collectives import require_own_devices
 from .._jax.types import PyTree
 from .._launch.paths import shown
+from .._launch.reports import say_progressed
 from .._session import Session
 from . import _arrays, _complete, _digests
 from ._facts import facts_of
@@ -62,6 +63,7 @@ class Saver:
         self._unwaited = False  # the same on all nodes: a save that `wait` has not awaited
         self._error: Exception | None = None
         self._run, self._number = run, number
+        self._reported = number  # to the supervisor, as complete
         take(folder, session, run)
         session.hooks.on_close(self._close)
 
@@ -233,7 +235,10 @@ class Saver:
         """Removes checkpoints that are not kept. A failure costs nothing but space."""
         try:
             if self._folder.is_held:
-                self._folder.prune(self._number, self._whole())
+                newest = self._folder.prune(self._number, self._whole())
+                if newest > self._reported:
+                    self._reported = newest
+                    say_progressed()
         except (OSError, CheckpointError) as error:
             log.warning("Old checkpoints could not be removed: %s", error)
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from .._launch.paths import FolderError
-from ..report import ReportError, counted, make_page, read_run
+from ..report import ReportError, Run, counted, make_page, read_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the page; returns 0, 1 if Bokeh is missing, or 2 if there is nothing to report on."""
+    """Writes the page; returns 0, 1 if Bokeh is missing, or 2 if there is nothing to report on.
+
+    Of several runs, those with nothing to report on are left out.
+    """
+    runs: list[Run] = []
+    why: ReportError | None = None
     try:
-        runs = [read_run(folder) for folder in arguments.runs]
+        for folder in arguments.runs:
+            try:
+                runs.append(read_run(folder))
+            except ReportError as error:
+                why = error
+                if len(arguments.runs) > 1:
+                    print(f"jdaso report: left out: {error}", file=sys.stderr)
+        if not runs and why is not None:
+            raise why
         title = arguments.title or f"jdaso: {', '.join(run.name for run in runs)}"
         page = make_page(runs, title)
         Path(arguments.output).write_text(page, encoding="utf-8", errors="replace")

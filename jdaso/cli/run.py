@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import errno
 import math
+import re
 import shlex
 import sys
 
@@ -34,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "replaces {count}, if these are an argument, or a word or value in one",
     )
     add(
+        "--min-hosts",
+        type=_count,
+        default=1,
+        help="do not start with fewer: wait until as many answer, an hour at most (default 1)",
+    )
+    add(
         "--probe",
         type=_probe,
         default="ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true",
@@ -57,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the job; returns the exit status of its last start."""
     command = arguments.command[arguments.command[:1] == ["--"] :]
+    hosts, fewest = len(arguments.hosts), arguments.min_hosts
+    if fewest > max(hosts, 1):
+        arguments.complain(f"--min-hosts {fewest} are more than the {hosts} of --hosts")
     if not command:
         arguments.complain("there is no command: put the launcher and all it starts after --")
     try:
@@ -64,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             command,
             max_restarts=arguments.max_restarts,
             hosts=arguments.hosts,
+            min_hosts=arguments.min_hosts,
             probe=arguments.probe,
             grace_seconds=arguments.grace_seconds,
         )
@@ -81,6 +92,12 @@ def _restarts(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number of hosts must be 1 or more, got {text!r}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 <= (seconds := float(text)) < math.inf:
@@ -92,7 +109,12 @@ def _hosts(text: str) -> list[str]:
     hosts = [host.strip() for host in text.split(",") if host.strip()]
     if not hosts:
         raise argparse.ArgumentTypeError(f"no host is named in {text!r}")
-    return hosts
+    if re.search(r"\[[\d,-]+\]", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a pattern; expand it: --hosts $(scontrol show hostnames "
+            '"$SLURM_JOB_NODELIST" | paste -sd,)'
+        )
+    return list(dict.fromkeys(hosts))
 
 
 def _probe(text: str) -> str:

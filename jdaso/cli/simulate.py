@@ -110,7 +110,7 @@ def _predict(
     _print(fabric, training)
     _print_table(rows)
     if arguments.advise:
-        print(_advice(rows))
+        print(_advice(rows, arguments.fragments))
     if hybrid:
         print(f"\n{_hybrid.title(hybrid, arguments.schedule)}")
         _print_table(pipelines)
@@ -238,14 +238,15 @@ def _text(value: object) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def _advice(rows: list[dict]) -> str:
+def _advice(rows: list[dict], fragments: str) -> str:
     best = next((row for row in rows if row["method"] == "advised"), None)
     if best is None:
         return (
             "No wire can be hidden behind 64 steps: the link is too slow for this step. Make the "
             "step longer (a larger batch, accumulation) or take fewer, larger nodes."
         )
+    given = "" if fragments == "auto" else f", fragments={best['F']}"
     return (
-        f'Advice: wire="{best["wire"]}", sync_every={best["B"]}, delay={best["S"]}: '
+        f'Advice: wire="{best["wire"]}", sync_every={best["B"]}, delay={best["S"]}{given}: '
         f"{best['of no network']:.0%} of the speed without a network."
     )

@@ -150,12 +150,13 @@ class Recorder:
 
     def __exit__(self, kind, error: BaseException | None, trace) -> None:
         done = isinstance(error, SystemExit) and not error.code
-        failed = error is not None and not done and not isinstance(error, Stopped)
+        stopped = isinstance(error, Stopped)
+        failed = error is not None and not done and not stopped
         if failed and not self._closed:
             self.fault(f"{type(error).__name__}: {error}".strip().partition("\n")[0])
-        self._close(1.0 if failed else None)
+        self._close(1.0 if failed else None, stopped=stopped)
 
-    def _close(self, limit_seconds: float | None) -> None:
+    def _close(self, limit_seconds: float | None, *, stopped: bool = False) -> None:
         """Closes the recorder; a limit means that the run failed, and no end is written."""
         if self._closed:
             return
@@ -163,7 +164,8 @@ class Recorder:
         self._session.hooks.forget_note(self._note)
         self._put_events()
         if limit_seconds is None:
-            self._writer.put({"kind": "end", "seconds": self._seconds()} | self._totals())
+            end = {"kind": "end", "seconds": self._seconds()} | self._totals()
+            self._writer.put(end | ({"stopped": True} if stopped else {}))
         limit_seconds = _LIMIT_SECONDS if limit_seconds is None else limit_seconds
         self._writer.close(limit_seconds) if self._own else self._writer.flush(limit_seconds)
         if self._board is not None:

@@ -88,10 +88,7 @@ def draw_stages(
         ValueError: there are no stages, a row of `traffic` names a missing stage, or matplotlib
             does not support the ending.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     bars = [StageBar(*stage) for stage in stages]
     if not bars:
@@ -107,7 +104,8 @@ def draw_stages(
     held = [100 * bar.parameters / total for bar in bars]
     top = max(*shares, *held, 1.0)
     wide = min(16.0, 2 + 1.2 * len(bars))
-    figure, axes = pyplot.subplots(figsize=(max(5.0, wide), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(5.0, wide), 4.2), layout="constrained")
+    axes = figure.subplots()
     places = range(len(bars))
     axes.bar([p - 0.18 for p in places], shares, 0.34, color="C0", label="cost")
     axes.bar([p + 0.18 for p in places], held, 0.34, color="C1", label="parameters")
@@ -138,7 +136,6 @@ def draw_stages(
         "between the bars and above them: bytes of a micro-batch, forward", fontsize="medium"
     )
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def draw_schedule(
@@ -167,10 +164,8 @@ def draw_schedule(
         ImportError: matplotlib is missing.
         ValueError: the order deadlocks, or matplotlib does not support the ending.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
 
     forward, backward = seconds
     played = play(
@@ -180,9 +175,10 @@ def draw_schedule(
         raise ValueError("There are no actions to draw.")
     ranks = len(played)
     end = max(action.end_seconds for actions in played for action in actions)
-    colors = pyplot.get_cmap("tab20")  # pairs of a dark and a pale color
+    colors = colormaps["tab20"]  # pairs of a dark and a pale color
     least = 0.008 * end  # narrower bars have no space for a number
-    figure, axes = pyplot.subplots(figsize=(10, 0.9 + 0.45 * ranks), layout="constrained")
+    figure = Figure(figsize=(10, 0.9 + 0.45 * ranks), layout="constrained")
+    axes = figure.subplots()
     for rank, actions in enumerate(played):
         own = sorted({action.stage for action in actions})
         for action in actions:
@@ -212,7 +208,6 @@ def draw_schedule(
     axes.invert_yaxis()
     axes.set_xlabel("seconds; numbers are micro-batches, pale forward, dark backward")
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def _count(number: int) -> str:

@@ -29,10 +29,7 @@ def plot_scaling(
         ImportError: matplotlib is missing.
         ValueError: matplotlib does not support the ending.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     nodes = [2**k for k in range(most_nodes.bit_length()) if 2 <= 2**k <= most_nodes]
     curves = {"daso": [], "synchronous": []}
@@ -41,7 +38,8 @@ def plot_scaling(
         waits = predict_synchronous(cluster, training, behind_backward=behind_backward)
         for name, found in (("daso", predict(cluster, training)), ("synchronous", waits)):
             curves[name].append(found.bare_seconds / found.step_seconds)
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for (name, speed), style in zip(curves.items(), ("o-", "s--"), strict=True):
         axes.plot(nodes, speed, style, label=name)
     axes.set_xscale("log", base=2)
@@ -57,4 +55,3 @@ def plot_scaling(
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)

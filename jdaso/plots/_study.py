@@ -37,7 +37,6 @@ def plot_study(
     """
     import matplotlib
 
-    matplotlib.use("Agg")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written, stems = [], set()
@@ -72,16 +71,16 @@ def _pairs(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, list[Verdict]
 
 def _draw(path: Path, draw: Any, height: float = 4.0) -> list[Path]:
     """Writes one picture in each format."""
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    figure, axes = pyplot.subplots(figsize=(6.5, height), layout="constrained")
+    figure = Figure(figsize=(6.5, height), layout="constrained")
+    axes = figure.subplots()
     draw(axes)
     axes.grid(alpha=0.3)
     files = [path.with_suffix(ending) for ending in ENDINGS]
     for file in files:
         metadata = {"Date": None} if file.suffix == ".svg" else {}
         figure.savefig(file, dpi=200, metadata=metadata)
-    pyplot.close(figure)
     return files
 
 

@@ -24,10 +24,7 @@ def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
         ImportError: matplotlib is missing.
         ValueError: there are no events, or matplotlib does not support the ending.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     events = [event for event in events if event.name not in _LEFT_OUT]
     events.sort(key=lambda event: event.begin_seconds)
@@ -38,7 +35,8 @@ def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
         rows.setdefault(_ROWS.get(event.name, event.name), []).append(event)
     names = [name for name in ("step", "exchange", "held up") if name in rows]
     names += [name for name in rows if name not in names]
-    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.6 * len(names)), layout="constrained")
+    figure = Figure(figsize=(8, 0.8 + 0.6 * len(names)), layout="constrained")
+    axes = figure.subplots()
     for place, name in enumerate(names):
         bars = [
             (1e3 * (e.begin_seconds - begin), 1e3 * (e.end_seconds - e.begin_seconds))
@@ -60,4 +58,3 @@ def plot_timeline(events: Iterable[Event], path: str | Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds; the numbers are steps")
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)

@@ -33,6 +33,7 @@ class Node:
         totals: the session's `Stats` and "seconds" at the end; from the last row if the node did
             not reach the end.
         ended: whether the last start reached its end.
+        stopped: whether the last start was asked to stop, and has saved.
     """
 
     node: int
@@ -44,6 +45,7 @@ class Node:
     events: list[dict[str, Any]]
     totals: dict[str, float]
     ended: bool
+    stopped: bool
 
     @property
     def scalars(self) -> list[str]:
@@ -92,7 +94,7 @@ def join(parts: list[Placed], *, left: bool) -> Node:
         tables.append({name: column[stays] for name, column in table.items()})
         phases += itertools.compress(part.phases, stays)
         marks += [mark._replace(seconds=mark.seconds + offset) for mark in part.marks]
-        if part is not parts[-1].part and not part.ended and not _told(part):
+        if part is not parts[-1].part and not (part.ended or part.stopped or _told(part)):
             text = "the process ended without a report, and was restarted"
             marks.append(Mark("fault", part.node, part.last_step, offset + part.seconds, text))
         events = [_later(event, offset) for event in part.events] or events
@@ -100,7 +102,8 @@ def join(parts: list[Placed], *, left: bool) -> Node:
     totals = {**spent, "seconds": offset + last.seconds}
     joined, phases = _once(_stacked(tables), phases)
     ended = last.ended or left
-    return Node(last.node, last.header, len(parts), joined, phases, marks, events, totals, ended)
+    about = last.node, last.header, len(parts)
+    return Node(*about, joined, phases, marks, events, totals, ended, last.stopped)
 
 
 def _shifted(part: RunPart, amounts: dict[str, float]) -> Table:

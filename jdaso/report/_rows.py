@@ -73,7 +73,7 @@ class RunPart:
         self.phases: list[str] = []
         self.marks: list[Mark] = []
         self.events: list[dict[str, Any]] = []
-        self.ended = False
+        self.ended = self.stopped = False
         self.totals: dict[str, float] = {}  # from the row of its end
 
     def add_step(self, row: dict[str, Any]) -> None:
@@ -123,7 +123,8 @@ def _take(row: Any, parts: list[RunPart]) -> None:
     elif kind == "events":
         _take_events(row["events"], part)
     elif kind == "end":
-        part.ended = True
+        part.stopped = row.get("stopped") is True
+        part.ended = not part.stopped
         part.totals = {name: number_of(row[name]) for name in ("seconds", *TOTALS) if name in row}
     else:
         raise ValueError(f"its kind is {kind!r}")

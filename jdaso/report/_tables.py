@@ -67,7 +67,7 @@ def nodes_table(run: Run) -> Element:
                 f"{exposed_seconds(node):.2f}",
                 f"{node.totals['bytes_sent']:,.0f}",
                 *map(str, kinds),
-                "ended" if node.ended else "running, or cut off",
+                _state(node),
             ]
         )
     return table(f"Nodes of {run.name}", head, rows)
@@ -180,11 +180,17 @@ def mean_of(run: Run, value: Callable[[Node], float]) -> float:
     return float(np.mean([value(node) for node in run.nodes]))
 
 
+def _state(node: Node) -> str:
+    if node.stopped:
+        return "stopped, to be continued"
+    return "ended" if node.ended else "running, or cut off"
+
+
 def state_of(run: Run) -> str:
     """Returns whether all nodes reached their end."""
-    missing = [node.node for node in run.nodes if not node.ended]
+    missing = [node.node for node in run.nodes if not (node.ended or node.stopped)]
     if not missing:
-        return "ended"
+        return max(map(_state, run.nodes))  # "stopped" before "ended"
     return f"running, or cut off: node {', '.join(map(str, missing[:8]))}"
 
 

@@ -21,6 +21,10 @@ _CLOCK = ("begin", "end", "correction", "bound_seconds")
 class NodeFile:
     """The rows of the latest trace in a file.
 
+    Args:
+        damaged: see below.
+        steps: events of these steps are kept; of all if None.
+
     Attributes:
         about: the row about the node; None if the file has no trace, or the row is damaged.
         events: in seconds of the file.
@@ -29,7 +33,8 @@ class NodeFile:
         damaged: rows that cannot be read, as "node-00003.jsonl, line 17: why".
     """
 
-    def __init__(self, damaged: list[str]):
+    def __init__(self, damaged: list[str], steps: range | None = None):
+        self._steps = steps
         self.about: Row | None = None
         self.events: list[Event] = []
         self.closed = False
@@ -45,22 +50,24 @@ class NodeFile:
         if row["kind"] == "trace":
             self.about = _about_of(row)
         elif self.about is not None and row["kind"] == "event":
-            self.events.append(_event_of(row))
+            event = _event_of(row)
+            if self._steps is None or event.step in self._steps:
+                self.events.append(event)
         elif self.about is not None:
             self.drift = {name: _number(row[name]) for name in _CLOCK if len(row) > 1}
             self.closed = True
 
 
-def read_file(path: Path) -> NodeFile:
-    """Reads the latest trace in a file."""
-    found = NodeFile([])
+def read_file(path: Path, steps: range | None = None) -> NodeFile:
+    """Reads the latest trace in a file: the events of some steps, or all."""
+    found = NodeFile([], steps)
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             ours = line.startswith(KINDS)
             if not ours and (line.startswith(_ANY_KIND) or not line.strip()):
                 continue
             if line.startswith(KINDS[0]):
-                found = NodeFile([])
+                found = NodeFile([], steps)
             try:
                 found.take(json.loads(line))
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

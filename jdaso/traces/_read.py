@@ -70,7 +70,7 @@ class Trace(NamedTuple):
         return math.fsum(node.hidden_share for node in self.nodes) / len(self.nodes)
 
 
-def read(folder: str | Path) -> Trace:
+def read(folder: str | Path, steps: range | None = None) -> Trace:
     """Reads the trace in a folder.
 
     Between a session's start and end a clock is assumed to run evenly: the drift measured at the
@@ -80,6 +80,8 @@ def read(folder: str | Path) -> Trace:
     Args:
         folder: the folder given to ``Session(trace=...)``, or one in which the files of several
             nodes were collected.
+        steps: events of these steps alone are read, as in ``range(90_000, 90_100)``: those of all
+            steps of a long run may not fit into memory.
 
     Returns:
         The nodes' events.
@@ -96,7 +98,7 @@ def read(folder: str | Path) -> Trace:
         ['step']
     """
     paths = sorted(local_folder(folder).glob("node-*.jsonl"))
-    files = [read_file(path) for path in paths]
+    files = [read_file(path, steps) for path in paths]
     damaged = tuple(text for file in files for text in file.damaged)
     found = [(file.about, file) for file in files if file.about is not None]
     if not found:
