@@ -322,7 +322,7 @@ class Versions:
     def _keep(self, version: Version, owner: int) -> None:
         """Keeps a version and the one that it was made from (or the last one), and no other."""
         with self._lock:
-            known = self._known.get(owner, [])
+            known = self._taken_over(owner, version.model)
             earlier = [x for x in known if x.ticket != version.ticket and x.model == version.model]
             before = version.before or next(reversed(earlier), None)
             if (base := version.before) is not None:
@@ -337,6 +337,15 @@ class Versions:
                 version.numbers = self._places.free()
                 version.numbers.hold()
             self._known[owner] = kept
+
+    def _taken_over(self, owner: int, model: int) -> list[Version]:
+        """Removes and returns the versions of an optimizer, and of others for the same model.
+
+        `optax.inject_hyperparams` makes an optimizer anew for each program that it compiles, and
+        the programs take turns.
+        """
+        others = [x for x, some in self._known.items() if x != owner and some[-1].model == model]
+        return [*itertools.chain(*map(self._known.pop, others)), *self._known.pop(owner, [])]
 
     def _nothing(self) -> np.ndarray:
         return np.zeros(self._places.all[0].whole.size, np.float32)

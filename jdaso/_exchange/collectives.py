@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._base.errors import NodeError
-from .._jax.axes import bound_axes, number_in_trace
+from .._jax.axes import bound_axes, place_in_trace
 from .._jax.host_call import unmapped
 from .._jax.types import LocalAxis, PyTree
 from .._jax.world import SPANS_PROCESSES, spans_processes
@@ -84,7 +84,10 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
             "jdaso.broadcast takes arrays, got tracers: call it outside of jax.jit, before "
             "training begins."
         )
-    _agree_on_shapes(session, "broadcast a tree", tree)
+    flat = zip(describe(tree), jax.tree.leaves(tree), strict=True)
+    # NumPy's float64 is float32 to JAX, but has twice the bytes.
+    dtypes = [(f"the dtype of leaf {leaf.path}", _dtype(x)) for leaf, x in flat]
+    _agree_on_shapes(session, "broadcast a tree", tree, dtypes)
     return session.control.repeat_if_a_node_fails(
         lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
     )
@@ -188,7 +191,7 @@ def _mean(
 ) -> PyTree:
     about = {"local_axis": local_axis, "placement": placement}
     # XLA orders the means of a step on each node as it likes: each has a channel of its own.
-    name = f"mean {number_in_trace()}"
+    name = f"mean {place_in_trace()}"
     exchange = exchange_of(tree, session, name=name, **about)
     step = jnp.zeros((), jnp.int32)
     return exact_mean(exchange, tree, About(header(step=step), step))[0]
@@ -212,14 +215,21 @@ def _placement(
     return said(session, local_axis, axes_of(sharded), told)
 
 
-def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
+def _agree_on_shapes(
+    session: Session, what: str, tree: PyTree, about: Sequence[tuple[str, str]] = ()
+) -> None:
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
+    facts += about
     if session.sends:
         facts += facts_of(placed(session, tree), tree)
     require_own_devices(session, tree)
     session.agree(what, facts)
     if session.joined:
         agree_on_shards(session, what, tree)
+
+
+def _dtype(x: Any) -> str:
+    return str(x.dtype if isinstance(x, jax.Array) else np.asarray(x).dtype)
 
 
 def _broadcast_leaf(x: Any, session: Session) -> Any:

@@ -28,6 +28,7 @@ from .._payload.trees import (
     to_leaves,
 )
 from .._payload.words import GONE, STATUS
+from .._rules.loss import mean_of_untold
 from .._session import Session
 from .exchange import Exchange
 from .received import Received
@@ -109,11 +110,10 @@ def sum_of_bits(exchange: Exchange, tree: PyTree, divisions: Sequence[Division] 
 
 
 def mean_value(value: Any, heads: jax.Array) -> Any:
-    """The loss averaged over the nodes."""
+    """The loss averaged over the nodes; NaN, as `mean_of_untold` has it, if none is finite."""
     if value is None:
         return None
-    sums, weights = (jnp.sum(words) for words in loss_words(heads))
-    mean = sums / jnp.where(weights > 0, weights, 1.0)
+    mean = mean_of_untold(tuple(jnp.sum(words) for words in loss_words(heads)))
     return mean.astype(jnp.result_type(value))
 
 
@@ -138,6 +138,18 @@ def exact_mean(exchange: Exchange, tree: PyTree, about: About) -> tuple[PyTree, 
     sent = weighed(about.weight, to_leaves(tree))
     received = exchange.mean(sent, about.head, about.step, about.common)
     return from_leaves(tree, received.total), received
+
+
+def exact_mean_and_first(
+    exchange: Exchange, tree: PyTree, halves: Leaves, about: About
+) -> tuple[PyTree, Leaves, Received]:
+    """Like `exact_mean`, with numbers from `to_halves`, which become node 0's."""
+    sent = weighed(about.weight, to_leaves(tree))
+    first = exchange.ask_node() == 0
+    whole = tuple(jnp.where(first, x, jnp.zeros_like(x)) for x in halves)
+    found = exchange.total((*sent, *whole), about.head, about.step, about.common)
+    means = tuple(x / exchange.layout.nodes for x in found.scaled(found.total[: len(sent)]))
+    return from_leaves(tree, means), found.total[len(sent) :], found
 
 
 def exact_mean_of_finite(exchange: Exchange, tree: PyTree, about: About) -> tuple[PyTree, Received]:

@@ -23,12 +23,30 @@ def new_var(aval: Any) -> Var:
 
 
 _calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-"""Calls of `number_in_trace`, by trace."""
+"""Calls of `place_in_trace` in a trace, and traces within it that have some."""
+
+_places: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""The number of a trace within the trace around it."""
 
 
-def number_in_trace() -> int:
-    """The number of earlier calls in the trace of the same function: the same on all nodes."""
-    trace = _core.trace_ctx.trace
+def place_in_trace() -> str:
+    """A name for this call that no other call in the same program has, the same on all nodes.
+
+    Counts calls in the trace of a function; bodies of branches, loops and inner functions have
+    traces of their own: ``"2"`` is the third call, ``"2.0"`` the first in the third body.
+    """
+    stack = _core.unsafe_get_trace_stack(_core.trace_ctx.trace)
+    stack = [trace for trace in stack if not isinstance(trace, _core.EvalTrace)]
+    around: Any = None
+    for trace in stack:
+        if around is not None and trace not in _places:
+            _places[trace] = _next(around)
+        around = trace
+    numbers = [*(_places[trace] for trace in stack[1:]), _next(around)]
+    return ".".join(map(str, numbers))
+
+
+def _next(trace: Any) -> int:
     _calls[trace] = number = _calls.get(trace, -1) + 1
     return number
 

@@ -6,9 +6,10 @@ that compute need a type: `reduce_all` refuses numbers without one.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,9 @@ from .requests import byte
 
 PIECE_BYTES = 1 << 24
 """Bytes moved at a time when an array is laid out along another axis."""
+
+_MOST_COUNT = 2**31 - 1
+"""The largest count of an MPI without large counts, such as Open MPI 5."""
 
 _underway: dict[int, Any] = {}
 """Messages that were never waited for, with their data: MPI may still read and write there."""
@@ -52,7 +56,9 @@ def gather_all(comm: Any, array: np.ndarray, found: np.ndarray, counts: Sequence
     """
     width = array.dtype.itemsize * math.prod(array.shape[1:])
     sizes = [width * count for count in counts]
-    return comm.Iallgatherv([_bytes(array), byte()], [_bytes(found), sizes, byte()])
+    with _counted(array.nbytes, *sizes, *_begins(sizes)) as (unit, kind):
+        into = [_bytes(found), [size // unit for size in sizes], kind]
+        return comm.Iallgatherv([_bytes(array), kind], into)
 
 
 def trade_all(
@@ -75,7 +81,7 @@ def trade_all(
     widths = [dtype.itemsize * math.prod(shape) for shape in shapes]
     widths[own] = 0
     room = np.empty(sum(widths), np.uint8)
-    request = comm.Ialltoallv([packed, sizes, byte()], [room, widths, byte()])
+    request = _trade(comm, packed, sizes, _begins(sizes), room, widths, _begins(widths))
     ends = np.cumsum(widths)
     found = [
         room[end - width : end].view(dtype).reshape(shape) if rank != own else sent[own]
@@ -163,8 +169,46 @@ def trade_parts(
         for place, begin, width in zip(places, room[1], widths, strict=True):
             numbers = buffer[begin : begin + width].view(found.dtype).reshape(place.shape)
             pairs.append((place, numbers))
-    request = comm.Ialltoallv([out[0], sizes, out[1], byte()], [room[0], widths, room[1], byte()])
+    request = _trade(comm, out[0], sizes, out[1], room[0], widths, room[1])
     return request, (out, room), pairs
+
+
+def _trade(
+    comm: Any,
+    out: np.ndarray,
+    sizes: Sequence[int],
+    places: Sequence[int],
+    room: np.ndarray,
+    widths: Sequence[int],
+    begins: Sequence[int],
+) -> Any:
+    """Starts an all-to-all of bytes; returns the request."""
+    with _counted(*sizes, *places) as (unit, kind), _counted(*widths, *begins) as (one, other):
+        sent = [[x // unit for x in sizes], [x // unit for x in places], kind]
+        taken = [[x // one for x in widths], [x // one for x in begins], other]
+        return comm.Ialltoallv([out, *sent], [room, *taken])
+
+
+@contextlib.contextmanager
+def _counted(*sizes: int) -> Iterator[tuple[int, Any]]:
+    """The bytes of an element, and MPI's type for them, in which the sizes are small numbers.
+
+    An element is a byte if that suffices. MPI keeps the type until its messages have arrived.
+
+    Raises:
+        OverflowError: no larger element divides all sizes.
+    """
+    if max(sizes, default=0) <= _MOST_COUNT:
+        yield 1, byte()
+        return
+    unit = math.gcd(*sizes)
+    if max(sizes) // unit > _MOST_COUNT:
+        raise OverflowError(f"MPI cannot count {max(sizes)} bytes in elements of {unit} bytes")
+    kind = byte().Create_contiguous(unit).Commit()
+    try:
+        yield unit, kind
+    finally:
+        kind.Free()
 
 
 def _begins(sizes: Sequence[int]) -> list[int]:
@@ -187,8 +231,10 @@ def pass_on(
 
     Both requests are kept with their data until `passed_on`, even if the caller never waits.
     """
-    receive = comm.Irecv([_bytes(found), byte()], source, tag)
-    send = comm.Isend([_bytes(array), byte()], to, tag)
+    with _counted(found.nbytes) as (_, kind):
+        receive = comm.Irecv([_bytes(found), kind], source, tag)
+    with _counted(array.nbytes) as (_, kind):
+        send = comm.Isend([_bytes(array), kind], to, tag)
     _underway[id(found)] = receive, send, array, found
     return receive, send
 

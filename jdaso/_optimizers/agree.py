@@ -16,7 +16,7 @@ from .._exchange.collectives import require_own_devices
 from .._exchange.placing import agree_on_shards
 from .._jax.types import PyTree
 from .._jax.world import spans_processes
-from .._payload.layout import describe
+from .._payload.layout import describe, text_of
 from .._session import Session
 
 
@@ -38,7 +38,7 @@ def agree_on_init(
         return
     leaves = describe(params)
     require_own_devices(session, params)
-    tree = str(jax.tree.structure(params))
+    tree = text_of(jax.tree.structure(params))
     facts = [*facts, *((f"leaf {leaf.path}", str(leaf)) for leaf in leaves)]
     facts.append(("the tree", tree if len(tree) < 2000 else str(hash_name(tree))))
     of_shards: dict[str, str] = {}  # ranks have different ones, and some have the same

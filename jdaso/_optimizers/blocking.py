@@ -172,7 +172,7 @@ def _sum_of_params(exchanges: Exchanges, params: PyTree) -> jax.Array:
     total = _bits(exchanges, dress(params, leaves))
     if exchanges.between.on_nonfinite == "raise":
         return total
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
+    finite = jnp.all(jnp.asarray([jnp.all(jnp.isfinite(leaf)) for leaf in leaves], bool))
     if placement is not None and placement.mesh is None:  # of this device's shards only
         names = tuple(name for name, _ in placement.axes)
         finite = jax.lax.pmin(finite.astype(jnp.int32), names) > 0

@@ -50,6 +50,9 @@ class FoundLengths(NamedTuple):
 class LengthsFinder(Trial[FoundLengths]):
     """The parameters with updates of a fixed length."""
 
+    def _nothing(self, failure: str) -> FoundLengths:
+        return FoundLengths((), failure)
+
     def _found(self, params: PyTree) -> FoundLengths:
         kinds = _candidates(params, jax.eval_shape(self._init, params))
         if not kinds:

@@ -88,6 +88,9 @@ class FoundMoments(NamedTuple):
 class MomentsFinder(Trial[FoundMoments]):
     """The moments in an inner optimizer's state, of those parameters that have them."""
 
+    def _nothing(self, failure: str) -> FoundMoments:
+        return FoundMoments((), (), failure)
+
     def _found(self, params: PyTree) -> FoundMoments:
         state = jax.eval_shape(self._init, params)
         paths = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]

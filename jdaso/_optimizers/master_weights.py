@@ -18,7 +18,7 @@ from .state import DasoState
 class MasterWeights(NamedTuple):
     """State of `master_weights`."""
 
-    master: PyTree  # the parameters in float32
+    master: PyTree  # the narrow parameters in float32; None for others
     inner: optax.OptState  # of the transformation that trains them
 
 
@@ -46,7 +46,7 @@ def master_weights(
     Returns:
         A transformation whose ``update`` needs ``params``, and passes other arguments on. Leaves
         that are not narrow floats are passed on as they are, and trained as usual. The state holds
-        4 bytes for each parameter in addition to that of `inner`.
+        4 bytes for each narrow parameter in addition to that of `inner`.
 
     Raises:
         ValueError: a parameter that was narrow in ``init`` is not in ``update``.
@@ -76,8 +76,8 @@ def master_weights(
     def init(params: PyTree) -> MasterWeights:
         narrow.clear()
         narrow.update(path for path, x in _by_path(params) if _is_narrow(x))
-        master = jax.tree.map(_wide, params)
-        return MasterWeights(master, inner.init(master))
+        master = jax.tree.map(lambda x: _wide(x) if _is_narrow(x) else None, params)
+        return MasterWeights(master, inner.init(_whole(master, params)))
 
     def update(
         updates: PyTree, state: MasterWeights, params: PyTree | None = None, **extra: Any
@@ -91,8 +91,9 @@ def master_weights(
                     "keeps the parameters' dtypes; p + u and eqx.apply_updates do not."
                 )
         wide = jax.tree.map(lambda g: None if g is None else _wide(g), updates, is_leaf=is_none)
-        steps, new = inner.update(wide, state.inner, state.master, **extra)
-        master = apply_updates(state.master, steps)
+        start = _whole(state.master, params)
+        steps, new = inner.update(wide, state.inner, start, **extra)
+        target = apply_updates(start, steps)
 
         def lead(step: Any, target: Any, start: Any) -> Any:
             """The step, in float32, from a parameter to the rounding of its target."""
@@ -101,12 +102,18 @@ def master_weights(
             rounded = _rounded(target, start)
             return rounded - start.astype(jnp.float32)
 
+        master = jax.tree.map(lambda x, p: x if _is_narrow(p) else None, target, params)
         return (
-            jax.tree.map(lead, steps, master, params, is_leaf=is_none),
+            jax.tree.map(lead, steps, target, params, is_leaf=is_none),
             MasterWeights(master, new),
         )
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore
+
+
+def _whole(master: PyTree, params: PyTree) -> PyTree:
+    """The masters, with the parameters that have none."""
+    return jax.tree.map(lambda p, w: p if w is None else w, params, master, is_leaf=is_none)
 
 
 def masters(params: PyTree, opt_state: PyTree) -> PyTree:

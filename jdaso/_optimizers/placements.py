@@ -14,7 +14,7 @@ from jax.core import Tracer
 from .._exchange.placing import Divisions, axes_of, facts_of, placed, said
 from .._jax.axes import bound_axes
 from .._jax.types import LocalAxis, PyTree, ShapeDtype
-from .._payload.layout import Division, describe
+from .._payload.layout import Division, describe, text_of
 from .._payload.placement import Placement, divisions_of, joined
 from .._session import Session
 
@@ -107,7 +107,7 @@ class Placements:
             The facts; an error to raise once the nodes have compared them, if the user's specs do
             not fit. So the others do not wait for a node that has raised.
         """
-        found = [("the setting sharded", str(self._sharded))]
+        found = [("the setting sharded", text_of(self._sharded))]
         try:
             found += facts_of(self.of(params), params)
             of_inner = facts_of(self.of_inner(state, params), state)

@@ -55,13 +55,21 @@ class Trial(abc.ABC, Generic[Found]):
             # In a thread of its own, where no program is being traced, and for no mesh.
             with ThreadPoolExecutor(1) as thread:
                 shapes = jax.tree.map(shape_of, params)
+                try:
+                    state = thread.submit(jax.eval_shape, self._init, shapes).result()
+                except Exception as error:  # such as an init that uses NumPy
+                    self._known[key] = self._nothing(first_line(error))
+                    return self._known[key]
                 found = thread.submit(self._found, shapes).result()
-                state = thread.submit(jax.eval_shape, self._init, shapes).result()
             about = type(self), *key, str(jax.tree.structure(state))
             if found.failure:
                 found = self._earlier.get(about, found)
             self._known[key] = self._earlier[about] = found
         return self._known[key]
+
+    @abc.abstractmethod
+    def _nothing(self, failure: str) -> Found:
+        """The facts if the inner optimizer's `init` cannot be traced."""
 
     @abc.abstractmethod
     def _found(self, params: PyTree) -> Found:

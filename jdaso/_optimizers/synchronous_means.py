@@ -12,7 +12,7 @@ from .._exchange.exact import (
     About,
     blocking_header,
     common_of,
-    exact_mean,
+    exact_mean_and_first,
     mean_value,
     sum_of_bits,
 )
@@ -23,7 +23,16 @@ from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import alike
 from .._payload.header import loss_words, mean_weight, none_weighs
 from .._payload.placement import Placement
-from .._payload.trees import apply_updates, dress, from_leaves, is_none, strip, to_leaves
+from .._payload.trees import (
+    apply_updates,
+    dress,
+    from_halves,
+    from_leaves,
+    is_none,
+    strip,
+    to_halves,
+    to_leaves,
+)
 from .._payload.wire import Wire
 from .._rules.loss import sum_of_losses
 from .._session import Session
@@ -83,7 +92,12 @@ class SynchronousMeans:
         found = exchange.total(sent, about.head, about.step, about.common)
         means = tuple(total / self.session.num_nodes for total in found.scaled(found.total))
         if self.wire.narrow:
-            lost = dress(u.updates, found.owed(found.lost))
+            # A gradient that is dropped drops no error feedback; NaN must not enter it.
+            drops = none_weighs(found.heads)
+            keeps = [jnp.all(jnp.isfinite(x)) & ~drops for x in means]
+            news = zip(keeps, found.owed(found.lost), strip(mine), strict=True)
+            lost = dress(u.updates, tuple(jnp.where(*each) for each in news))
+            means = tuple(jnp.where(drops, jnp.zeros_like(x), x) for x in means)
             error = alike(jax.tree.map(_replaced, lost, error, is_leaf=is_none), error)
         return u._replace(
             updates=from_leaves(u.updates, means),
@@ -96,6 +110,8 @@ class SynchronousMeans:
     ) -> tuple[SynchronousUpdate, PyTree]:
         """Averages parameters and inner state, after the inner optimizer's update.
 
+        Integers, booleans and keys of the inner state become node 0's.
+
         Args:
             u: the update.
             inner: the new inner state.
@@ -106,8 +122,12 @@ class SynchronousMeans:
             updates = select(u.weight > 0, updates, still)
             inner = select_inner(u.weight > 0, inner, old)
         both = (apply_updates(u.params, updates), inner)
-        exchange = self._exchange_of(both, self.placements.of_both(u.params, old))
-        (target, inner), found = exact_mean(exchange, both, self._about(exchange, u))
+        halves = () if self.session.control.survives else to_halves(inner)  # node 0 may have failed
+        placement = self.placements.of_both(u.params, old, halves)
+        exchange = self._exchange_of((both, halves), placement)
+        about = self._about(exchange, u)
+        (target, inner), whole, found = exact_mean_and_first(exchange, both, halves, about)
+        inner = from_halves(inner, whole) if halves else inner
         if u.weight is not None:
             target, inner = select(none_weighs(found.heads), both, (target, inner))
         updates = difference(target, u.params, updates)

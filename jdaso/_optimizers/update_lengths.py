@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from .._exchange.late import Correction
+from .._exchange.updates import exchanged
 from .._jax.types import PyTree
 from .._payload.explicit import replicated
 from .._payload.fragments import Fragment
 from .._payload.header import living
-from .._payload.trees import travels
 from .._rules.update_lengths import follow
 from .exchanges import Exchanges
 from .state import Lengths
@@ -76,7 +76,7 @@ class SharedLengths:
             for k, place in enumerate(self._pieces(fragment)):
                 of_pieces[fragment.pieces[place].leaf].append(held.factor[k])
         flat, tree = jax.tree.flatten(u.updates, is_leaf=lambda x: x is None)
-        places = [place for place, x in enumerate(tree.flatten_up_to(u.params)) if travels(x)]
+        places = [place for place, _ in exchanged(u.params, u.updates)]
         for leaf, factors in of_pieces.items():
             mean = jnp.mean(jnp.maximum(jnp.stack(factors), 1))
             factor = jnp.where(u.act.blocking, 1, mean)

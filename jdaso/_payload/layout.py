@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import re
 from functools import cache, cached_property
 from typing import Any
 
@@ -130,6 +131,14 @@ class Layout:
 def is_float(dtype: object) -> bool:
     """Returns whether numbers of this dtype can be averaged."""
     return jnp.issubdtype(dtype, jnp.inexact)  # pyright: ignore[reportArgumentType]
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def text_of(tree: Any) -> str:
+    """The text of a tree, without the places in memory of functions that its nodes may hold."""
+    return _ADDRESS.sub("", str(tree))
 
 
 def describe(tree: PyTree) -> tuple[Leaf, ...]:

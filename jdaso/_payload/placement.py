@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -55,9 +56,14 @@ class Placement:
         return tuple(n * k for n, k in zip(shape, parts, strict=True))
 
     def along(self, tree: PyTree, other: PyTree) -> Placement:
-        """The placement of another tree, like this one's but with None for some of its leaves."""
+        """The placement of another tree, like this one's but with None for some of its leaves.
+
+        Gradients are those of the first tree of `optax.LookaheadParams`.
+        """
         flat, structure = jax.tree.flatten(other, is_leaf=is_none)
         numbers = jax.tree.unflatten(jax.tree.structure(tree), range(len(self.divisions)))
+        if isinstance(numbers, optax.LookaheadParams):
+            numbers = numbers.fast
         places = structure.flatten_up_to(numbers)
         pairs = zip(flat, places, strict=True)
         return self.of([self.divisions[place] for x, place in pairs if x is not None])

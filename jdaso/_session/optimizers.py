@@ -114,9 +114,10 @@ class Optimizers:
         """Keeps how the run of an optimizer is completed for these leaves."""
         self._completions[number, leaves] = completion
 
-    def completions_of(self, number: int) -> list[tuple[tuple[Leaf, ...], Completion]]:
-        """Returns the completions of one optimizer, with the leaves that each exchanges."""
-        return [(leaves, done) for (of, leaves), done in self._completions.items() if of == number]
+    def completions_of(self, number: int | None) -> list[tuple[tuple[Leaf, ...], Completion]]:
+        """Returns the completions of one optimizer, or of all, with the leaves of each."""
+        every = self._completions.items()
+        return [(leaves, done) for (of, leaves), done in every if number in (None, of)]
 
     def program(self, key: Any, compile_it: Callable[[], Callable[..., Any]]) -> Any:
         """Returns the compiled mean of a key, made at its first use."""

@@ -45,13 +45,20 @@ class Reports:
         step = int(heads[self._node % len(heads), STEP])
         error = None
         if (heads[:, STATUS] == FAILED).any():
-            error = self._control.broken or self._control.refused
-            error = error or self._control.error("An exchange failed.", step)
+            error = self._control.broken or self._why_failed(heads, step)
         elif (text := self._comparison.complaint(heads, leaves, common, prints)) is not None:
             error = self._control.error(text, step)
         if error is not None:
             self._reported = error
             raise error
+
+    def _why_failed(self, heads: np.ndarray, step: int) -> Exception:
+        """The error of this node, or the names of the nodes on which an exchange failed."""
+        failed = np.flatnonzero(heads[:, STATUS] == FAILED).tolist()
+        if self._node in failed and self._control.refused is not None:
+            return self._control.refused
+        names = self._control.known.name(failed)
+        return self._control.error(f"An exchange failed on {names}; see the log there.", step)
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:

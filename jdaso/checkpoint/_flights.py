@@ -136,10 +136,11 @@ def by_leaf(spans: Sequence[Span]) -> dict[str, SavedRows]:
 def held_by(session: Session, owner: int, fragment: int) -> list[tuple[str, Held]]:
     """Returns what the host holds of a fragment of one optimizer, with its meaning.
 
-    There are several if the optimizer has several trees of parameters. All nodes call this
-    together.
+    There are several if the optimizer has several trees of parameters. If there is no optimizer of
+    that number, all others are meant: `optax.inject_hyperparams` makes one for each program. All
+    nodes call this together.
     """
-    own = session.optimizers.completions_of(owner)
+    own = session.optimizers.completions_of(owner) or session.optimizers.completions_of(None)
     found = [(leaves, dict(enumerate(done.held()))) for leaves, done in own]
     return [
         (meaning_of(of_one[fragment].versions, leaves), of_one[fragment])

@@ -165,7 +165,7 @@ class Recorder:
         self._put_events()
         if limit_seconds is None:
             end = {"kind": "end", "seconds": self._seconds()} | self._totals()
-            self._writer.put(end | ({"stopped": True} if stopped else {}))
+            self._writer.put(end | ({"stopped": 1} if stopped else {}))
         limit_seconds = _LIMIT_SECONDS if limit_seconds is None else limit_seconds
         self._writer.close(limit_seconds) if self._own else self._writer.flush(limit_seconds)
         if self._board is not None:

@@ -123,7 +123,7 @@ def _take(row: Any, parts: list[RunPart]) -> None:
     elif kind == "events":
         _take_events(row["events"], part)
     elif kind == "end":
-        part.stopped = row.get("stopped") is True
+        part.stopped = row.get("stopped", 0) == 1
         part.ended = not part.stopped
         part.totals = {name: number_of(row[name]) for name in ("seconds", *TOTALS) if name in row}
     else:

@@ -84,6 +84,7 @@ SLEEPERS = {
     "_launch/reports.py": "until the supervisor has noticed another rank's death",
     "_launch/witness_process.py": "until output was read",
     "checkpoint/_folder.py": "until a file system shows a file",
+    "checkpoint/_lock.py": "until a file server has released a lock",
     "checkpoint/_reader.py": "until there is a new checkpoint",
     "cli/_fashion_mnist.py": "until another process has downloaded",
     "cli/doctor.py": "until other ranks have written",

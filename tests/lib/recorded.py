@@ -50,6 +50,7 @@ def long_run(name, steps=100_000, nodes=16):
     end = {"seconds": steps / 10} | {name: total[-1] for name, total in totals.items()}
     phases = ["cycling"] * steps
     made = [
-        Node(k, header(k), 1, columns, phases, marks, [], end, ended=True) for k in range(nodes)
+        Node(k, header(k), 1, columns, phases, marks, [], end, ended=True, stopped=False)
+        for k in range(nodes)
     ]
     return Run(name, Path(name), made, [])

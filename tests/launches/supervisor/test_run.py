@@ -5,6 +5,7 @@ Ranks are played by programs that speak to the supervisor as ranks do, without J
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -313,6 +314,27 @@ sys.exit(0 if again else 75)
     assert process.returncode == 0 and b"has saved; it is started again" in said
 
 
+@pytest.mark.parametrize("last", ["saved", "complete"])
+def test_a_job_that_saves_behind_a_pipe_is_not_complete(last, run, tmp_path):
+    """Only ranks get the signal. A later launch of the same script may complete."""
+    once = f"""{WITHOUT_JAX}
+_deaths.say_rank(0, "here")
+first = not os.path.exists("saved")
+if first:
+    open("saved", "w").close()
+    _deaths.say_saved()
+_deaths.say_through()
+sys.exit(75 if first else 0)
+"""
+    (tmp_path / "once.py").write_text(once)
+    twice = f"{sys.executable} once.py | cat; [ {last} = saved ] || {sys.executable} once.py"
+    process = run("--", "bash", "-c", f"echo start >> starts; {twice}", stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert (b"has saved; it is started again" in said) == (last == "saved")
+    assert len((tmp_path / "starts").read_text().split()) == (2 if last == "saved" else 1)
+
+
 @pytest.mark.parametrize("name", ["TERM", "USR1", "USR2", "INT", "HUP", "QUIT", "XCPU", "KILL"])
 def test_every_signal_saves_first(name, run, tmp_path):
     """Sends signals to a script that does not forward them, or KILL and closes the output."""
@@ -331,7 +353,7 @@ def test_every_signal_saves_first(name, run, tmp_path):
         process.stdout.close()
     else:
         process.communicate(timeout=60)
-        assert process.returncode in (0, 75)
+        assert process.returncode == 75
     until((tmp_path / "saved").exists)
 
 
@@ -499,6 +521,33 @@ def test_a_signal_while_hosts_are_asked_is_no_silent_host(run, tmp_path):
     assert process.returncode == 143 and not said and time.monotonic() - begin < 10
 
 
+def test_a_job_waits_for_as_many_hosts_as_it_needs(run, tmp_path):
+    """Each host answers once its file is there; the wait counts as no restart."""
+    (tmp_path / "a").touch()
+    words = ["--hosts", "a,b,a", "--min-hosts", 2, "--probe", "test -e {host}"]
+    process = run(*words, "--", "echo", "{hosts}", "{count}", **PIPED)
+    assert b"left out because they do not answer: b" in process.stderr.readline()
+    assert b"waits for 1 more of them (--min-hosts)" in process.stderr.readline()
+    (tmp_path / "b").touch()
+    assert process.communicate(timeout=60)[0] == b"a,b 2\n" and process.returncode == 0
+
+
+def test_pauses_grow_until_a_start_has_saved_a_checkpoint(run, tmp_path):
+    program = f"""{WITHOUT_JAX}
+_deaths.say_rank(0, "here")
+with open("starts", "a+") as file:
+    file.write("x")
+    file.seek(0)
+    if len(file.read()) == 3:
+        _deaths.say_progressed()
+sys.exit(3)
+"""
+    command = ["--max-restarts", 4, "--", sys.executable, "-c", program]
+    said = run(*command, stderr=subprocess.PIPE).communicate(timeout=60)[1].decode()
+    pauses = re.findall(r"restart \d of 4 in (\S+) s", said)
+    assert pauses == ["1", "2", "1", "2"]
+
+
 def test_a_probe_that_is_not_there_is_a_mistake(run):
     words = ["--max-restarts", 3, "--hosts", "a,b", "--probe", "./probe {host}", "--", "true"]
     process = run(*words, stderr=subprocess.PIPE)
@@ -520,7 +569,9 @@ def test_arguments_are_handed_on_as_they_are(run):
 @pytest.mark.parametrize(
     "words",
     [[], ["--"], ["--max-restarts", "-1", "--", "true"], ["--grace-seconds", "nan", "--", "true"]]
-    + [["--hosts", ",", "--", "true"], ["--probe", "'", "--", "true"]],
+    + [["--hosts", ",", "--", "true"], ["--probe", "'", "--", "true"]]
+    + [["--hosts", "n[01-04,07]", "--", "true"], ["--min-hosts", "2", "--", "true"]]
+    + [["--hosts", "a,b", "--min-hosts", "0", "--", "true"]],
 )
 def test_mistakes_in_the_options_are_one_sentence(words, run):
     process = run(*words, stderr=subprocess.PIPE)

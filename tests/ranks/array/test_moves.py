@@ -77,3 +77,16 @@ def test_sorted_lines(dtype, session):
         line = ja.asarray(x, split=0)
         np.testing.assert_array_equal(whole(ja.sort(line)).astype(np.float32), np.sort(as_float))
         np.testing.assert_array_equal(whole(ja.argsort(line)), as_float.argsort(kind="stable"))
+
+
+def test_messages_of_more_bytes_than_mpi_counts(session, monkeypatch):
+    """Open MPI 5 counts to 2^31: elements are then larger than a byte."""
+    monkeypatch.setattr(arrays, "_MOST_COUNT", 40)
+    x = numbers((9, 12))
+    for a, b in itertools.product([0, 1, None], repeat=2):
+        assert whole(ja.resplit(ja.asarray(x, split=a), b)).tobytes() == x.tobytes()
+    found = ja.sort(ja.asarray(x.reshape(-1), split=0))
+    np.testing.assert_array_equal(whole(found), np.sort(x.reshape(-1)))
+    squares = ((x[:, None] - x[None]) ** 2).sum(-1)
+    found = ja.cdist(ja.asarray(x, split=0), ja.asarray(x, split=0))
+    np.testing.assert_allclose(whole(found) ** 2, squares, rtol=1e-4, atol=1e-4)

@@ -98,3 +98,28 @@ def test_means_of_one_shape_in_one_step_have_a_channel_each(monkeypatch):
             assert [float(found) for found in step(x, *turns)] == [mean, -mean]
         assert float(jdaso.mean(mean, session)) == mean
     assert sorted(names) == ["mean 0", "mean 1"]
+
+
+@pytest.mark.several
+def test_means_in_branches_and_loops_have_channels_of_their_own():
+    """Each body is traced by itself. The nodes reach the calls in different orders."""
+
+    def loop(x, turns):
+        return jax.lax.fori_loop(0, turns, lambda _, y: jnp.tanh(y @ y * 1e-3 + x), x)
+
+    with jdaso.Session(timeout_seconds=30) as session:
+        mean_of = lambda x: jdaso.mean(x, session)  # noqa: E731
+
+        @jax.jit
+        def step(x, due, *turns):
+            first, second = (jnp.sum(loop(x, n)) * 0 for n in turns)
+            node = jnp.float32(session.node)
+            inner = jax.lax.cond(due, lambda: mean_of(10 * node + first), lambda: first)
+            again = jax.lax.cond(due, lambda: mean_of(20 * node + first), lambda: first)
+            return inner, again, mean_of(second - node)
+
+        x, mean = jnp.full((100, 100), 0.01), (session.num_nodes - 1) / 2
+        for number in range(4):
+            turns = (200, 1) if (session.node + number) % 2 else (1, 200)
+            found = [float(x) for x in step(x, jnp.bool(True), *turns)]
+            assert found == [10 * mean, 20 * mean, -mean]

@@ -1,6 +1,7 @@
 """Nodes that do not agree at `init`: an error on all of them that names node, leaf and values."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,3 +128,33 @@ def test_optimizers_of_equal_shapes_that_nodes_update_in_other_orders(engine):
 def test_the_session_is_as_good_as_before(session):
     """The errors leave no message behind that a later collective would receive."""
     assert float(jdaso.mean(float(session.node), session)) == np.mean(range(SIZE))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Dense:
+    """A layer with a function that no other process has at the same place."""
+
+    kernel: jax.Array
+    act: Any = dataclasses.field(metadata={"static": True})
+
+
+def test_functions_in_a_tree_are_compared_by_their_names(session):
+    filler = [object() for _ in range(1000 * MPI.COMM_WORLD.rank)]  # other places in memory
+
+    def act(x):
+        return x + len(filler)
+
+    params = Dense(jnp.zeros(3), act)
+    tx = make(session)
+    jdaso.finalize(params, tx.init(params), session)
+
+
+def test_a_broadcast_of_other_bytes_is_refused(session):
+    """NumPy's float64 is float32 to JAX."""
+    value = np.zeros(3, np.float64 if ODD else np.float32)
+    with pytest.raises(jdaso.NodeError, match=r"dtype of leaf .*node 1 has float64"):
+        jdaso.broadcast({"w": value}, session)
+    same = np.full(3, float(ODD), np.float32)
+    found = jdaso.broadcast({"w": jnp.asarray(same) if ODD else same}, session)
+    np.testing.assert_array_equal(found["w"], 0.0)

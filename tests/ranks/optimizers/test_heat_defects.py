@@ -236,10 +236,11 @@ def test_defect_16_narrow_wires_send_fewer_bytes(engine):
 
 @several
 @any_engine
-def test_defect_17_a_loss_scale_skip_happens_on_all_nodes(engine):
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_defect_17_a_loss_scale_skip_happens_on_all_nodes(engine, wire):
     inner = optax.apply_if_finite(optax.sgd(0.5), max_consecutive_errors=5)
     with jdaso.Session(engine=engine) as session:
-        tx = jdaso.synchronous(inner, session=session)
+        tx = jdaso.synchronous(inner, session=session, wire=wire)
         step, params = stepper(tx), jnp.zeros(2)
         state = tx.init(params)
         for n in range(4):

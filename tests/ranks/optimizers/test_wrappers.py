@@ -254,3 +254,39 @@ def test_outside_of_jit_an_inner_optimizer_may_read_numbers(session):
     calls = 1 if SIZE == 1 else 2
     assert len(norms) == calls, "twice where moments are shared"
     assert norms[0] == norms[-1] > 0
+
+
+def test_a_skip_of_one_node_in_a_mean_of_parameters_is_node_0s_for_all():
+    """Adam's count sets its bias correction: left apart, equal moments give other updates."""
+    inner = optax.apply_if_finite(optax.adam(0.1), max_consecutive_errors=5)
+    with jdaso.Session(timeout_seconds=30) as session:
+        tx = jdaso.synchronous(inner, session=session, blocking="parameters")
+        params = jnp.zeros(3)
+        state = tx.init(params)
+        step = jax.jit(tx.update)
+        for n in range(4):
+            bad = np.inf if (n, RANK) == (1, SIZE - 1) else 1.0
+            updates, state = step(jnp.full(3, bad), state, params)
+            params = optax.apply_updates(params, updates)
+            counts = MPI.COMM_WORLD.allgather(int(state.inner.inner_state[0].count))
+            assert counts == [n + 1] * SIZE
+
+
+def test_a_rate_that_is_set_by_hand_goes_on(session):
+    """`inject_hyperparams` around `daso` makes one for each program; they take turns."""
+    phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY, fragments=1)
+    make = lambda rate: jdaso.daso(optax.sgd(rate), phases=phases, session=session)  # noqa: E731
+    tx = optax.inject_hyperparams(make)(rate=0.1)
+    params, state = start(tx)
+    step = compiled(tx)
+    for n in range(TOTAL):
+        if n in (5, 9, 12):
+            state.hyperparams["rate"] = 0.1 if n == 9 else jnp.float32(0.1)
+        if n == 12:
+            state.hyperparams["rate"] = 0.1
+        params, state = step(params, state, PULLS[n])
+    expected = start(plain := daso(session, optax.sgd(0.1), name="plain"))
+    again = compiled(plain)
+    for n in range(TOTAL):
+        expected = again(*expected, PULLS[n])
+    jax.tree.map(np.testing.assert_array_equal, params, expected[0])

@@ -92,9 +92,9 @@ def leaves(seed):
     return [random.normal(size=x).astype(np.float32) for x in SHAPES]
 
 
-def start(versions, ticket, arrays, before, weight=None, model=1):
+def start(versions, ticket, arrays, before, weight=None, model=1, owner=1):
     head = np.zeros(HEADER, np.int32)
-    about = {"before": before, "weight": weight, "owner": 1, "model": model, "device": 0}
+    about = {"before": before, "weight": weight, "owner": owner, "model": model, "device": 0}
     versions.start(ticket, arrays, head, **about)
 
 
@@ -276,8 +276,28 @@ def test_an_optimizer_made_anew_goes_on_with_the_state_of_the_one_before(make):
     start(versions, 1, leaves(1), 0)
     correction(versions, 1)
     assert versions._find(1, 2) is versions._find(1, 1)
-    versions.begin(leaves(0), 2, 1)
+    versions.begin(leaves(0), 2, 2)
     assert versions._find(1, 2) is None and versions._find(1, 1) is not None
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_optimizers_made_anew_for_one_model_take_turns(make, wire):
+    """As `optax.inject_hyperparams` makes one for each program that it compiles."""
+    results = []
+    for owners in ([1] * 8, [1, 2, 2, 1, 3, 1, 2, 3]):
+        versions, _ = make(wire, "corrected")
+        versions.begin(leaves(0), 1, 1)
+        changes = []
+        for n in range(4):
+            start(versions, 1 + 4 * n, leaves(n), max(4 * n - 3, 0), owner=owners[2 * n])
+            owner = owners[2 * n + 1]
+            heads, change = versions.correction(1 + 4 * n, 2, owner=owner, model=1, device=0)
+            assert not heads[:, STATUS].any()
+            changes += [x.copy() for x in change]
+        assert len(versions._known) == 1
+        results.append(changes)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import io
 import os
 import resource
 import signal
@@ -447,3 +448,9 @@ def test_a_rank_that_came_and_died_while_nobody_listened_is_named(tmp_path, monk
     rank = Rank(path, 0)
     rank.dies()
     assert deaths.first() == f"node 0 ended first (process {rank.pid} on host here)"
+
+
+def test_marks_reach_standard_error_wherever_the_program_writes(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    reports._print("mark")
+    assert capfd.readouterr().err == "mark\n" and not sys.stderr.getvalue()

@@ -1,5 +1,6 @@
 """A recorder's rows while a run goes on, and its behaviour if it cannot write."""
 
+import contextlib
 import errno
 import json
 import os
@@ -15,6 +16,8 @@ import jdaso
 from jdaso.checkpoint import Checkpoints
 from jdaso.faults import Fault, Faults
 from jdaso.metrics import Recorder
+from jdaso.report._runs import read_run
+from jdaso.report._tables import state_of
 from jdaso.traces._writer import Writer
 
 PHASES = jdaso.Phases(total_steps=10, warmup_steps=2, cooldown_steps=2, sync_every=3, delay=2)
@@ -273,3 +276,26 @@ def test_numbers_of_numpy_in_events_and_settings(tmp_path):
     assert rows_in(tmp_path, kind="events") and rows_in(tmp_path, kind="end")
     (header,) = rows_in(tmp_path, kind="run")
     assert header["settings"]["sizes"] == [3]
+
+
+def test_a_run_that_was_asked_to_stop_is_to_be_continued(tmp_path):
+    for number in range(2):
+        with contextlib.suppress(jdaso.Stopped), jdaso.Session() as session:
+            with Recorder(tmp_path, session) as recorder:
+                recorder.step(number + 1, loss=1.0)
+                recorder.flush()
+                raise jdaso.Stopped
+        run = read_run(tmp_path)
+        assert state_of(run) == "stopped, to be continued" and run.steps == number + 1
+    assert not run.older and not [m for m in run.nodes[0].marks if m.kind == "fault"]
+    with jdaso.Session() as session, Recorder(tmp_path, session) as recorder:
+        recorder.step(3, loss=1.0)
+    assert state_of(read_run(tmp_path)) == "ended"
+
+
+def test_a_fault_that_never_happens_is_refused_or_reported(caplog):
+    with pytest.raises(ValueError, match="at warm-up, cycling.*got 'cyclng'"):
+        Fault.parse("1@cyclng:kill")
+    with jdaso.Session() as session:
+        Faults([Fault(4, 40, "kill")], session)
+    assert "Fault(node=4, when=40" in caplog.text and "no such node of 1" in caplog.text

@@ -47,6 +47,9 @@ def test_launchers_that_are_there_say_how_many_ranks_they_started(env, launcher,
     assert environment.launched_ranks() == 1
     env(SLURM_STEP_NUM_TASKS=4, PMIX_RANK=0, SLURM_TASK_PID=os.getpid())  # srun --mpi=pmix
     assert environment.launched_ranks() == 4
+    # In a container with process numbers of its own the task has no number.
+    env(PMIX_NAMESPACE="a", PMIX_SERVER_URI2=server, SLURM_TASK_PID=2**22 + 1)
+    assert environment.launched_ranks() == 4
     env(PMI_SIZE=1, PMI_RANK=0, PMI_FD=launcher.fileno())  # mpiexec -n 1 in a step of srun
     assert environment.launched_ranks() == 1
     env(PMI_SIZE=2, PMI_RANK=1)

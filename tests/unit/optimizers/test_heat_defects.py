@@ -455,20 +455,25 @@ def test_defect_16_the_cycling_phase_has_narrow_wires():
     assert sizes["int4"] == sizes["float32"] / 8 * (1 + 4 / 64)
 
 
-def test_defect_17_a_loss_scale_skip_happens_on_all_nodes():
-    """One node's overflow while blocking: all nodes skip that update, and none diverges."""
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8", "int4"])
+def test_defect_17_a_loss_scale_skip_happens_on_all_nodes(wire):
+    """One node's overflow while blocking: all nodes skip that update, and none diverges.
+
+    The error feedback of a narrow wire does not keep it.
+    """
     gradients = np.ones((3, 6, 2), np.float32)
     gradients[1, 2] = np.inf
     inner = optax.apply_if_finite(optax.sgd(0.1), max_consecutive_errors=5)
     with virtual(3) as session:
-        tx = jdaso.synchronous(inner, session=session)
+        tx = jdaso.synchronous(inner, session=session, wire=wire)
         try:
             history, (_, state) = run(tx, session, jnp.zeros((3, 2)), gradients)
             jax.block_until_ready(history)
         except (jdaso.NodeError, jax.errors.JaxRuntimeError, ValueError):
             pytest.fail("an overflow that the inner optimizer handles must not end the run")
     np.testing.assert_array_equal(history, np.broadcast_to(history[:1], history.shape))
-    np.testing.assert_allclose(history[0, -1], -0.5, rtol=8 * EPS)
+    rtol = 8 * EPS if wire == "float32" else 1e-3  # what the last gradients lost is to come
+    np.testing.assert_allclose(history[0, -1], -0.5, rtol=rtol)
     np.testing.assert_array_equal(state.inner.total_notfinite, [1, 1, 1])
 
 

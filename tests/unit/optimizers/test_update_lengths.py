@@ -11,6 +11,7 @@ from nights import rows
 
 import jdaso
 from jdaso._optimizers.find_lengths import LengthsFinder
+from jdaso._optimizers.find_moments import MomentsFinder
 from jdaso._optimizers.inner import update_with
 
 PARAMS = {"a": jnp.ones((8, 12)), "b": jnp.ones(5), "c": jnp.ones((3, 4), jnp.bfloat16)}
@@ -191,3 +192,44 @@ def test_other_merge_rules_keep_their_own(merge):
 
 def test_state_is_empty_without_such_updates():
     assert trained(optax.adam(1e-3), noise(12))[1].lengths == ()
+
+
+def test_leaves_that_are_none_change_nothing():
+    """Each length is its own parameter's, whatever None comes before it."""
+    leaves = {"a": jnp.ones((6, 4)), "c": jnp.ones(9), "e": jnp.ones((3, 3))}
+    phases = jdaso.Phases(16, 2, 2, sync_every=2, delay=1, fragments=1)
+    ends = []
+    for extra in ({}, {"b": None, "d": None}):
+        with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+            tx = jdaso.daso(optax.lion(0.1, weight_decay=0.0), phases=phases, session=session)
+
+            def run(seed, tx=tx, extra=extra):
+                def step(carry, key):
+                    params, state = carry
+                    keys = zip(leaves, jax.random.split(key, 3), strict=True)
+                    scales = {"a": 1.0, "c": 0.0, "e": 3.0}  # of what all nodes have in common
+                    grads = {
+                        k: scales[k] + jax.random.normal(one, leaves[k].shape) for k, one in keys
+                    }
+                    updates, state = tx.update(grads | extra, state, params)
+                    return (optax.apply_updates(params, updates), state), None
+
+                params = leaves | extra
+                carry = params, tx.init(params)
+                return jax.lax.scan(step, carry, jax.random.split(jax.random.key(seed), 16))[0]
+
+            params, state = jax.vmap(run, axis_name=session.node_axis)(jnp.arange(3))
+            ends.append({k: params[k] for k in leaves})
+    assert float(jnp.max(state.lengths[0].factor)) > 1.2
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_an_init_that_cannot_be_traced_is_left_alone():
+    def init(params):
+        return optax.ScaleByLionState(
+            np.zeros([], np.int32), jax.tree.map(lambda x: np.zeros_like(np.asarray(x)), params)
+        )
+
+    inner = optax.GradientTransformation(init, lambda grads, state, params=None: (grads, state))
+    for kind in (LengthsFinder, MomentsFinder):
+        assert kind(init, update_with(inner)).find(PARAMS).failure

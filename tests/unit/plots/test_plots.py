@@ -4,7 +4,7 @@ import json
 
 import jax.numpy as jnp
 import pytest
-from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric
@@ -87,14 +87,14 @@ def test_a_plan_is_drawn_with_its_skips(tmp_path):
 @pytest.mark.parametrize("backward", ["0", "0.66"])
 def test_the_curves_of_speed_are_those_of_the_table(backward, tmp_path, capsys, monkeypatch):
     """The picture shows the numbers of the table, also where a backward pass hides averages."""
-    drawn, close = {}, pyplot.close
+    drawn, save = {}, Figure.savefig
 
-    def keep(figure):
+    def keep(figure, *args, **kwargs):
         for line in figure.axes[0].lines:
             drawn[line.get_label()] = dict(zip(*line.get_data(), strict=True))
-        close(figure)
+        save(figure, *args, **kwargs)
 
-    monkeypatch.setattr(pyplot, "close", keep)
+    monkeypatch.setattr(Figure, "savefig", keep)
     options = ["--nodes", "8", "--backward", backward, "--plot", str(tmp_path / "speed.svg")]
     assert main(["simulate", *options, "--json"]) == 0
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}

@@ -20,6 +20,7 @@ from jdaso import Event, hidden_share, metrics
 from jdaso._mpi.topology import Topology
 from jdaso._nodes.control import Control
 from jdaso.cli import main
+from jdaso.cli import trace as trace_command
 from jdaso.report._runs import read_run
 from jdaso.traces import TraceError, merge, profiles_in, read, write
 from jdaso.traces._chrome_format import TraceRows, _place
@@ -411,3 +412,18 @@ def test_one_node_shows_its_steps(tmp_path, capsys, monkeypatch):
     assert main(["trace", str(tmp_path / "none")]) == 2
     assert main(["trace", "s3://bucket/run"]) == 2
     assert "holds no node-*.jsonl with a trace" in capsys.readouterr().err
+
+
+def test_some_steps_of_a_long_trace(tmp_path, capsys, monkeypatch):
+    with jdaso.Session(trace=tmp_path) as session:
+        for step in range(100):
+            session.timeline.record("step", step, time.perf_counter())
+    (node,) = read(tmp_path, range(40, 50)).nodes
+    assert [event.step for event in node.events] == list(range(40, 50))
+    monkeypatch.setattr(trace_command, "_MOST_BYTES", 100)
+    assert main(["trace", str(tmp_path)]) == 2
+    assert "Choose some steps: --steps 9000:9100" in capsys.readouterr().err
+    assert main(["trace", str(tmp_path), "--steps", "40:50"]) == 0
+    assert " 10 " in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["trace", str(tmp_path), "--steps", "50:40"])
