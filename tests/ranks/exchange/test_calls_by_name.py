@@ -101,8 +101,15 @@ def test_means_of_one_shape_in_one_step_have_a_channel_each(monkeypatch):
 
 
 @pytest.mark.several
-def test_means_in_branches_and_loops_have_channels_of_their_own():
+def test_means_in_branches_have_channels_of_their_own(monkeypatch):
     """Each body is traced by itself. The nodes reach the calls in different orders."""
+    names, open_channel = [], Channels.of
+
+    def noted(self, layout, wire, name):
+        names.append(name)
+        return open_channel(self, layout, wire, name)
+
+    monkeypatch.setattr(Channels, "of", noted)
 
     def loop(x, turns):
         return jax.lax.fori_loop(0, turns, lambda _, y: jnp.tanh(y @ y * 1e-3 + x), x)
@@ -123,3 +130,4 @@ def test_means_in_branches_and_loops_have_channels_of_their_own():
             turns = (200, 1) if (session.node + number) % 2 else (1, 200)
             found = [float(x) for x in step(x, jnp.bool(True), *turns)]
             assert found == [10 * mean, 20 * mean, -mean]
+    assert sorted(names) == ["mean 0.0", "mean 1.0", "mean 2"]

@@ -280,10 +280,7 @@ def test_a_rate_that_is_set_by_hand_goes_on(session):
     params, state = start(tx)
     step = compiled(tx)
     for n in range(TOTAL):
-        if n in (5, 9, 12):
-            state.hyperparams["rate"] = 0.1 if n == 9 else jnp.float32(0.1)
-        if n == 12:
-            state.hyperparams["rate"] = 0.1
+        state.hyperparams["rate"] = 0.1 if 6 <= n < 10 else jnp.float32(0.1)  # another program
         params, state = step(params, state, PULLS[n])
     expected = start(plain := daso(session, optax.sgd(0.1), name="plain"))
     again = compiled(plain)

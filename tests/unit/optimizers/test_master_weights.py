@@ -166,7 +166,7 @@ def test_other_leaves_are_passed_on():
 
 def test_parameters_and_state_share_no_memory():
     """Both are donated; a wide leaf that the program changes is trained from there."""
-    tx = jdaso.master_weights(optax.sgd(0.5))
+    tx = jdaso.master_weights(optax.chain(optax.add_decayed_weights(1.0), optax.sgd(0.5)))
     params = {"w": jnp.ones(2, jnp.bfloat16), "wide": jnp.ones(2)}
     state = jax.jit(tx.init)(params)
 
@@ -177,5 +177,5 @@ def test_parameters_and_state_share_no_memory():
 
     params, state = step(params, state)
     params, state = step(params | {"wide": jnp.full(2, 8.0)}, state)
-    np.testing.assert_array_equal(params["wide"], 7.5)
-    np.testing.assert_array_equal(params["w"], 0.0)
+    np.testing.assert_array_equal(params["wide"], 8 - 0.5 * (1 + 8))
+    np.testing.assert_array_equal(params["w"], -0.5)
