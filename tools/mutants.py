@@ -124,7 +124,7 @@ MUTANTS = [
     Mutant(
         "updates of a fixed length",
         "_optimizers/update_lengths.py",
-        "flat[places[leaf]] = x * factor.astype(x.dtype)",
+        "flat[places[leaf]] = x + more * (x - rest)",
         "pass",
         "tests/unit/optimizers/test_update_lengths.py",
     ),
@@ -740,10 +740,70 @@ MUTANTS = [
     Mutant(
         "means of one step in one channel",
         "_exchange/collectives.py",
-        'name = f"mean {number_in_trace()}"',
-        'name = f"mean {number_in_trace() * 0}"',
+        'name = f"mean {place_in_trace()}"',
+        'name = f"mean {place_in_trace()[:0]}"',
         "tests/ranks/exchange/test_calls_by_name.py"
         "::test_means_of_one_shape_in_one_step_have_a_channel_each",
+    ),
+    Mutant(
+        "means of branches in one channel",
+        "_jax/axes.py",
+        "numbers = [*(_places[trace] for trace in stack[1:]), _next(around)]",
+        "numbers = [_next(around)]",
+        "tests/ranks/exchange/test_calls_by_name.py"
+        "::test_means_in_branches_have_channels_of_their_own",
+    ),
+    Mutant(
+        "versions of an optimizer that is made anew",
+        "_engines/versions.py",
+        "if x != owner and some[-1].model == model]",
+        "if False]",
+        "tests/unit/engines/test_versions.py"
+        " tests/ranks/optimizers/test_wrappers.py::test_a_rate_that_is_set_by_hand_goes_on",
+    ),
+    Mutant(
+        "NaN in the error feedback of synchronous training",
+        "_optimizers/synchronous_means.py",
+        "jnp.where(*each) for each in news",
+        "each[1] for each in news",
+        f"{DEFECTS}::test_defect_17_a_loss_scale_skip_happens_on_all_nodes",
+    ),
+    Mutant(
+        "integers in a mean of parameters",
+        "_optimizers/synchronous_means.py",
+        "() if self.session.control.survives else to_halves(inner)",
+        "()",
+        "tests/ranks/optimizers/test_wrappers.py"
+        "::test_a_skip_of_one_node_in_a_mean_of_parameters_is_node_0s_for_all",
+    ),
+    Mutant(
+        "lengths of parameters after None",
+        "_optimizers/update_lengths.py",
+        "[place for place, _ in exchanged(u.params, u.updates)]",
+        "[k for k, _ in enumerate(exchanged(u.params, u.updates))]",
+        "tests/unit/optimizers/test_update_lengths.py",
+    ),
+    Mutant(
+        "messages of more bytes than MPI counts",
+        "_mpi/arrays.py",
+        "[x // one for x in begins], other]",
+        "begins, other]",
+        "tests/ranks/array/test_moves.py",
+    ),
+    Mutant(
+        "a saved job behind a pipe",
+        "_launch/supervise.py",
+        "if deaths.saved and (job.passed_on or status == 0):",
+        "if deaths.saved and job.passed_on and status != 0:",
+        SUPERVISOR,
+    ),
+    Mutant(
+        "starts of exchanges by ticket",
+        "_engines/channel.py",
+        "flight.started = self._control.known.heartbeats.note_start(self._number)",
+        "flight.started = 2, flight.ticket\n"
+        "        self._control.known.heartbeats.note(2, flight.ticket)",
+        f"{PLAYED}/test_exchanges_played.py",
     ),
     Mutant(
         "the trial of an optimizer that a trace makes",

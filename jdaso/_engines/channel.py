@@ -35,7 +35,6 @@ import numpy as np
 
 from .._base.errors import NodeError
 from .._nodes.control import Control
-from .._nodes.heartbeat import STARTED
 from .._nodes.wait import Wait
 from .._payload.layout import Layout
 from .._payload.wire import Wire
@@ -88,7 +87,7 @@ class Channel:
         self._control, self._timeline = control, timeline
         self._nodes = control.topology.num_nodes
         self.staging = Staging(layout, wire)
-        self._flights = Flights(self.staging, number)
+        self._number, self._flights = number, Flights(self.staging, number)
         self.versions: dict[Any, Any] = {}  # the `Versions` of late exchanges, by merge rule
         self.sums: Any = None  # the `Sums` of exchanges that a step waits for
         self._lock = threading.Lock()
@@ -187,7 +186,7 @@ class Channel:
             flight.error = error
             flight.done.set()
             return flight
-        self._control.known.heartbeats.note(STARTED, flight.ticket)
+        flight.started = self._control.known.heartbeats.note_start(self._number)
         self.worker.begin(flight, head)
         return flight
 
@@ -326,8 +325,8 @@ class Channel:
             self._control.known,
             "mean" if flight.blocking else "exchange",
             f"waits for the exchange started at step {flight.step}",
-            call=flight.ticket,
-            column=STARTED,
+            call=flight.started[1],
+            column=flight.started[0],
             step=flight.step,
             limit_seconds=limit_seconds,
         )

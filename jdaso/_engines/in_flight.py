@@ -71,6 +71,7 @@ class InFlight:
         self.step = ticket - 1
         self.begin_seconds = self.stands_since = time.perf_counter()
         self.device = 0  # the device that started it
+        self.started: tuple[int, int] = 0, 0  # where and how often `Heartbeats` counts such starts
         self.ready = [threading.Event() for _ in place.rows]
         self.done = threading.Event()
         self.residuals: list[np.ndarray] = []

@@ -75,6 +75,7 @@ class Versions:
         self.outer_form = self._programs.outer_form
         self._lock = threading.Lock()
         self._warned: set[int] = set()
+        self._skips = 0
 
     def begin(self, arrays: Sequence[np.ndarray | OnDevice], owner: int, model: int) -> None:
         """Takes the common point before the first exchange; the same on all nodes."""
@@ -191,6 +192,11 @@ class Versions:
         heads = np.zeros((self.layout.nodes, HEADER), np.int32)
         heads[:, STATUS] = FAILED
         return heads
+
+    def count_skip(self) -> int:
+        """Counts a merge that is skipped; returns the number of such merges."""
+        self._skips += 1
+        return self._skips
 
     def prints(self, ticket: int, owner: int) -> np.ndarray:
         """A checksum for each leaf of the common point, then for each of the rule's state."""

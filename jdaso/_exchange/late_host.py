@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,15 @@ import numpy as np
 from .._engines.versions import Versions
 from .._jax.types import Leaves, PyTree
 from .._payload.layout import BARE, describe
-from .._payload.words import STEP
+from .._payload.words import BAD_LEAF, STEP
 from .callbacks import guarded
 from .host import HostExchange, on_host
 from .late import Correction, Late
 from .order import token_of
 from .replicated import Common
 from .within_node import device_number
+
+log = logging.getLogger("jdaso")
 
 
 class HostLate(Late):
@@ -104,6 +107,8 @@ class HostLate(Late):
         def wait(ticket: Any, model: Any, age: Any, device: Any) -> Any:
             about = {"owner": owner, "model": int(model), "device": int(device)}
             heads, leaves = versions.correction(int(ticket), int(age), **about)
+            if not self.exchange.raise_nonfinite and heads[:, BAD_LEAF].any():
+                self._note_skip(heads)
             return heads, tuple(leaves)
 
         found = self._fetch(wait, turn, ticket, held, age, device_number())
@@ -127,6 +132,21 @@ class HostLate(Late):
     def without_feedback(self, held: PyTree) -> PyTree:
         """See `Late.without_feedback`; the state no longer names a version."""
         return held
+
+    def _note_skip(self, heads: np.ndarray) -> None:
+        """Counts merges that are skipped, and logs the first, the second, the fourth, ..."""
+        skips = self.versions.count_skip()
+        if skips & (skips - 1):
+            return
+        paths = self.exchange.paths
+        bad = [(node, int(leaf)) for node, leaf in enumerate(heads[:, BAD_LEAF]) if leaf]
+        log.warning(
+            "%s All nodes skip this merge, and each after it until these numbers are finite (%d "
+            "so far): %s.",
+            self.exchange.session.topology.prefix(int(heads[self.exchange.node, STEP])),
+            skips,
+            "; ".join(f"node {node}, leaf {paths[leaf - 1]}" for node, leaf in bad),
+        )
 
     def _fetch(self, function: Callable[..., Any], turn: jax.Array, *args: Any) -> Correction:
         """Calls a function that returns headers, and numbers for each leaf."""

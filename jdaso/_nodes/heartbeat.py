@@ -14,9 +14,12 @@ import numpy as np
 
 log = logging.getLogger("jdaso")
 
-BEAT, STARTED, CALLS = range(3)
-"""Columns: number of beats of the node; the latest ticket that it enqueued; the number of the
-host's own calls that it has made."""
+BEAT, CALLS, STARTED = range(3)
+"""Columns: number of beats of the node; the number of the host's own calls that it has made; from
+there on, the number of exchanges that it has started on each channel."""
+
+_CHANNELS = 8
+"""Columns for channels; if there are more, some share one."""
 
 _BEAT_SECONDS = 0.25
 _STOPPED_SECONDS = 5.0
@@ -31,13 +34,13 @@ class Heartbeats:
     """This node's table of facts about all nodes.
 
     Attributes:
-        table: int64 ``[nodes, 3]``; see the columns above.
+        table: int64 ``[nodes, columns]``; see the columns above.
         dead: nodes from which nothing more is expected.
     """
 
     def __init__(self, node: int, nodes: int):
         self.node, self.nodes = node, nodes
-        self.table = np.zeros((nodes, 3), np.int64)
+        self.table = np.zeros((nodes, STARTED + _CHANNELS), np.int64)
         self._news_at = np.full(nodes, time.monotonic())
         self._next, self._used = 0.0, _cpu_seconds()
         self.dead: set[int] = set()
@@ -63,6 +66,15 @@ class Heartbeats:
     def note(self, column: int, value: int) -> None:
         """Sets a value of this node for the next beat; values only grow."""
         self.table[self.node, column] = max(value, int(self.table[self.node, column]))
+
+    def note_start(self, channel: int) -> tuple[int, int]:
+        """Counts an exchange that this node starts on a channel; returns the column and the count.
+
+        Tickets do not count: those of another optimizer, or of a later training, may be lower.
+        """
+        column = STARTED + channel % _CHANNELS
+        self.table[self.node, column] += 1
+        return column, int(self.table[self.node, column])
 
     def beat(self) -> bytes | None:
         """The message to send now; None between beats."""
@@ -91,8 +103,8 @@ class Heartbeats:
         self._news_at[newer] = time.monotonic()
 
     def taken_part(self, node: int) -> tuple[int, int]:
-        """The latest exchange that a node started and its number of calls; both only grow."""
-        return int(self.table[node, STARTED]), int(self.table[node, CALLS])
+        """The numbers of exchanges that a node started, and of its calls; both only grow."""
+        return int(self.table[node, STARTED:].sum()), int(self.table[node, CALLS])
 
     def silent_seconds(self, node: int) -> float:
         """Seconds without news of a node, not counting time in which this node did not run."""

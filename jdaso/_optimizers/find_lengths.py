@@ -4,12 +4,16 @@ Candidates have first moments and no second ones: a field ``mu`` without ``nu`` 
 inner state. A trial compares updates after gradients that are always the same, after random ones,
 and after larger ones. If all are about equally long, the length is fixed. SGD's grow with the
 gradient, and averages of random gradients are short.
+
+A part of an update that is a multiple of the parameter, decoupled weight decay, is no part of that
+length: it is the same on all nodes, and a mean over the nodes does not shorten it.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +32,9 @@ _SIDES = 2, 16
 _STEPS = 32
 """Updates of a trial, of which the last quarter counts."""
 
+_FEW = 3
+"""Updates before the trial of weight decay."""
+
 _GRADIENT, _SCALE = 1e-5, 16.0
 """Size of gradients, below what optimizers clip; the factor by which larger ones are larger."""
 
@@ -41,10 +48,12 @@ class FoundLengths(NamedTuple):
     Attributes:
         leaves: numbers, among the exchanged leaves, of parameters with updates of a fixed length.
         failure: the error that ended the trial; "" if there was none.
+        decayed: those of `leaves` whose updates hold a multiple of the parameter.
     """
 
     leaves: tuple[int, ...]
     failure: str = ""
+    decayed: tuple[int, ...] = ()
 
 
 class LengthsFinder(Trial[FoundLengths]):
@@ -59,11 +68,13 @@ class LengthsFinder(Trial[FoundLengths]):
             return FoundLengths(())
         first = {kind: place for place, kind in reversed(kinds.items())}
         fixed: dict[Any, bool] = {}
+        decays: dict[Any, bool] = {}
         failure = ""
         # One parameter of each kind is compiled much faster than all. Labels may need all of them.
         for places, side in itertools.product((set(first.values()), None), _SIDES):
             try:
-                fixed, failure = self._tried(_pruned(params, places), side), ""
+                some = _pruned(params, places)
+                fixed, decays, failure = self._tried(some, side), self._decays(some, side), ""
                 break
             except Exception as error:  # update needs other parameters, shapes or arguments
                 about = "The trial of update lengths with axes of %d has failed."
@@ -71,9 +82,14 @@ class LengthsFinder(Trial[FoundLengths]):
                 failure = first_line(error)
         paths = _paths(params)
         exchanged = [place for place, x in enumerate(jax.tree.leaves(params)) if travels(x)]
-        is_fixed = lambda place: fixed.get(paths[first[kinds[place]]], False)  # noqa: E731
-        found = tuple(k for k, at in enumerate(exchanged) if at in kinds and is_fixed(at))
-        return FoundLengths(found, failure)
+
+        def are(facts: dict[Any, bool]) -> tuple[int, ...]:
+            """Numbers of the leaves whose kinds have a property."""
+            kind_of = ((k, kinds[place]) for k, place in enumerate(exchanged) if place in kinds)
+            return tuple(k for k, kind in kind_of if facts.get(paths[first[kind]], False))
+
+        found, decayed = are(fixed), set(are(decays))
+        return FoundLengths(found, failure, tuple(k for k in found if k in decayed))
 
     def _tried(self, params: PyTree, side: int) -> dict[Any, bool]:
         """Flags, by path, parameters whose updates were about equally long in all trials."""
@@ -92,6 +108,39 @@ class LengthsFinder(Trial[FoundLengths]):
         fixed = np.all((ratios > _BETWEEN[0]) & (ratios < _BETWEEN[1]), axis=0)
         return {path: bool(x) for path, x in zip(_paths(params), fixed, strict=True)}
 
+    def _decays(self, params: PyTree, side: int) -> dict[Any, bool]:
+        """Flags, by path, parameters of which updates hold a multiple; none if that fails."""
+        random = np.random.default_rng(1)
+
+        def trial() -> list[jax.Array]:
+            start = zeros_of(params, side)
+            like, tree = jax.tree.flatten(start)
+            draw = lambda x: jnp.asarray(random.normal(size=x.shape), x.dtype)  # noqa: E731
+            grads = jax.tree.unflatten(tree, [_GRADIENT * draw(x) for x in like])
+            losses = {"value": jnp.float32(1), "mean_loss": jnp.float32(1)}
+            state = self._init(start)
+            for _ in range(_FEW):  # the learning rate may begin with 0
+                state = self._update(grads, state, start, losses)[1]
+            places = [place for place, x in enumerate(like) if travels(x)]
+            numbers = [draw(like[place]) for place in places]
+            update = lambda given: self._update(grads, state, given, losses)[0]  # noqa: E731
+            filled = jax.tree.unflatten(tree, like)
+            parts = parts_of_params(update, filled, places, numbers)
+            found = [jnp.bool_(False)] * len(like)
+            for place, x, part in zip(places, numbers, parts, strict=True):
+                ratio = part / x
+                found[place] = (jnp.min(jnp.abs(ratio)) > 0) & jnp.allclose(
+                    ratio, ratio.reshape(-1)[0], rtol=0.05, atol=0
+                )
+            return found
+
+        try:
+            found = jax.device_get(jax.jit(trial)())
+        except Exception:  # an update that has no derivative
+            log.debug("The trial of weight decay has failed.", exc_info=True)
+            return {}
+        return {path: bool(x) for path, x in zip(_paths(params), found, strict=True)}
+
     def _lengths(self, params: PyTree, side: int, gradients: list[jax.Array]) -> jax.Array:
         """The mean length of each leaf's updates, given gradients by leaf and step."""
 
@@ -108,6 +157,32 @@ class LengthsFinder(Trial[FoundLengths]):
         begin = step(begin, [x[0] for x in gradients])[0]  # a first update may change dtypes
         lengths = jax.lax.scan(step, begin, gradients)[1]
         return jnp.mean(lengths[-_STEPS // 4 :], axis=0)
+
+
+def parts_of_params(
+    update: Callable[[PyTree], PyTree], params: PyTree, places: Sequence[int], numbers: list[Any]
+) -> list[jax.Array]:
+    """The parts of updates that are linear in some parameters.
+
+    These are derivatives: what else an update computes, from gradients alone, costs nothing.
+
+    Args:
+        update: from parameters to updates.
+        params: the parameters.
+        places: those of the parameters concerned, in the flat parameters.
+        numbers: their values.
+    """
+    flat, tree = jax.tree.flatten(params)
+
+    def of(given: list[Any]) -> list[Any]:
+        new = list(flat)
+        for place, x in zip(places, given, strict=True):
+            new[place] = x
+        moved = tree.flatten_up_to(update(jax.tree.unflatten(tree, new)))
+        mine = [moved[place] for place in places]
+        return [0 * y if x is None else x for x, y in zip(mine, given, strict=True)]
+
+    return jax.jvp(of, (numbers,), (numbers,))[1]
 
 
 def _strong(x: Any) -> Any:

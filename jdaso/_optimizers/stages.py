@@ -158,8 +158,11 @@ class UpdateStages:
         updates, inner = self.sharing.update(
             u, lambda x: self.update_inner(u.updates, x, u.params, given, **u.extra)
         )
+        decay = self.lengths.decay(
+            u.params, lambda x: self.update_inner(u.updates, state.inner, x, given, **u.extra)[0]
+        )
         u = u._replace(updates=widened(updates, u.params))
-        updates = self.lengths.scaled(u)
+        updates = self.lengths.scaled(u, decay)
         if u.weight is not None:
             works = u.weight > 0
             if self.between.blocking == "gradients":

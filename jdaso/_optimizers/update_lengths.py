@@ -9,7 +9,7 @@ the factor follows from both. Numbers of a piece are taken at equal distances.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +22,10 @@ from .._jax.types import PyTree
 from .._payload.explicit import replicated
 from .._payload.fragments import Fragment
 from .._payload.header import living
+from .._payload.trees import travels
 from .._rules.update_lengths import follow
 from .exchanges import Exchanges
+from .find_lengths import parts_of_params
 from .state import Lengths
 from .update import Update
 
@@ -52,6 +54,28 @@ class SharedLengths:
         """Numbers of their parameters among the exchanged leaves, without divided ones."""
         return tuple(k for k in self._found if not self.exchanges.exchanged[k].division)
 
+    @cached_property
+    def decayed(self) -> tuple[int, ...]:
+        """Those of `leaves` whose updates hold a multiple of the parameter: weight decay."""
+        finder = self.exchanges.between.lengths
+        found = () if finder is None else finder.find(self.exchanges.params).decayed
+        return tuple(k for k in found if k in self.leaves)
+
+    def decay(self, params: PyTree, update: Callable[[PyTree], PyTree]) -> dict[int, jax.Array]:
+        """The multiples of parameters in their updates, by leaf.
+
+        Args:
+            params: the parameters.
+            update: from parameters to the inner optimizer's updates.
+        """
+        if not self.decayed:
+            return {}
+        flat = jax.tree.leaves(params)
+        exchanged = [place for place, x in enumerate(flat) if travels(x)]
+        places = [exchanged[leaf] for leaf in self.decayed]
+        parts = parts_of_params(update, params, places, [flat[place] for place in places])
+        return dict(zip(self.decayed, parts, strict=True))
+
     @property
     def fact(self) -> tuple[str, str]:
         """The parameters that were found, on which the nodes must agree."""
@@ -67,8 +91,11 @@ class SharedLengths:
         zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
         return Lengths(zeros(count), zeros(count, _LOOK), zeros(count, _LOOK))
 
-    def scaled(self, u: Update) -> PyTree:
-        """The updates, those of a fixed length times their factors if the nodes cycle."""
+    def scaled(self, u: Update, decay: Mapping[int, jax.Array]) -> PyTree:
+        """The updates, those of a fixed length times their factors if the nodes cycle.
+
+        The mean over the nodes does not shorten `decay`, which is not multiplied.
+        """
         if not self.leaves:
             return u.updates
         of_pieces: dict[int, list[Any]] = {leaf: [] for leaf in self.leaves}
@@ -81,7 +108,9 @@ class SharedLengths:
             mean = jnp.mean(jnp.maximum(jnp.stack(factors), 1))
             factor = jnp.where(u.act.blocking, 1, mean)
             if (x := flat[places[leaf]]) is not None:
-                flat[places[leaf]] = x * factor.astype(x.dtype)
+                more = (factor - 1).astype(x.dtype)  # 0 leaves all bits
+                rest = decay.get(leaf, jnp.zeros((), x.dtype)).astype(x.dtype)
+                flat[places[leaf]] = x + more * (x - rest)
         return jax.tree.unflatten(tree, flat)
 
     def started(self, held: Lengths, fragment: Fragment, snapshot: Sequence[Any]) -> Lengths:

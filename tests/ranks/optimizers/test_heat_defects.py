@@ -75,7 +75,7 @@ def test_defect_12_one_nodes_nan_raises_on_every_node(engine, bad):
 
 @several
 @any_engine
-def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
+def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine, caplog):
     with jdaso.Session(engine=engine) as session:
         tx = jdaso.daso(
             optax.sgd(1.0),
@@ -92,6 +92,8 @@ def test_defect_12_one_nodes_nan_is_skipped_by_every_node(engine):
         exchanges = int(state.phase.exchanges)
     assert COMM.allgather(finite) == [True] * (SIZE - 1) + [False]
     assert len(set(COMM.allgather(exchanges))) == 1
+    skips = f"until these numbers are finite (1 so far): node {SIZE - 1}, leaf ['w']."
+    assert caplog.text.count(skips) == 1 and "(2 so far)" in caplog.text
 
 
 @several

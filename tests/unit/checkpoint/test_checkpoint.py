@@ -18,7 +18,8 @@ import optax
 import pytest
 
 import jdaso
-from jdaso.checkpoint import CheckpointError, Checkpoints
+from jdaso._launch.guard import LAUNCH
+from jdaso.checkpoint import CheckpointError, Checkpoints, _lock
 from jdaso.checkpoint import _arrays as arrays
 from jdaso.checkpoint import _files as files
 
@@ -152,6 +153,21 @@ def test_two_runs_do_not_share_a_folder(tmp_path, session):
         lock.flush()
         with pytest.raises(CheckpointError, match=r"Another run uses .*\(process 7 on host far\)"):
             Checkpoints(tmp_path, session)
+
+
+def test_a_restarted_job_waits_for_the_lock_of_a_lost_host(tmp_path, session, monkeypatch, caplog):
+    """A file server keeps the lock of a host that has failed for a while."""
+    monkeypatch.setenv(LAUNCH, "launch")
+    monkeypatch.setattr(_lock, "_PAUSE_SECONDS", 0.05)
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("process 7 on host far")
+        lock.flush()
+        release = threading.Timer(0.3, fcntl.flock, [lock, fcntl.LOCK_UN])
+        release.start()
+        Checkpoints(tmp_path, session)
+        release.join()
+    assert "is locked by process 7 on host far" in caplog.text
 
 
 def test_a_program_does_not_use_a_folder_twice_at_once(checkpoints, session):

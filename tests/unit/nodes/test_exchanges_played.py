@@ -73,11 +73,12 @@ def test_while_an_exchange_is_under_way_the_nodes_may_talk():
     assert [x.error for x in play(world, program)] == [None] * 2
 
 
+@pytest.mark.parametrize("first", [1, 41], ids=["", "tickets begin again"])
 @pytest.mark.parametrize("rate", [FAST, SLOW], ids=["collectives", "messages"])
-def test_one_that_never_starts_its_exchange_is_named(rate):
+def test_one_that_never_starts_its_exchange_is_named(rate, first):
     def program(node):
         channel = open_channel(node, rate=rate)
-        exchange(channel, 1, 1.0)
+        exchange(channel, first, 1.0)
         if node.number == 2:
             node.world.clock.forever()
         exchange(channel, 5, 1.0)

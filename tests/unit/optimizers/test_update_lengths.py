@@ -19,6 +19,7 @@ LABELS = {"a": "muon", "b": "sgd", "c": "sgd"}
 OF_TWO = optax.partition({"muon": optax.contrib.muon(0.1), "sgd": optax.sgd(0.1)}, LABELS)
 SCHEDULE = optax.warmup_cosine_decay_schedule(0.0, 0.1, 100, 1000)
 CLIPPED = optax.chain(optax.clip_by_global_norm(1.0), optax.lion(SCHEDULE))
+MASKED = optax.lion(0.1, weight_decay=0.1, mask={"a": True, "b": False, "c": True})
 INJECTED = optax.inject_hyperparams(optax.lion)(learning_rate=0.1)
 
 
@@ -233,3 +234,44 @@ def test_an_init_that_cannot_be_traced_is_left_alone():
     inner = optax.GradientTransformation(init, lambda grads, state, params=None: (grads, state))
     for kind in (LengthsFinder, MomentsFinder):
         assert kind(init, update_with(inner)).find(PARAMS).failure
+
+
+@pytest.mark.parametrize(
+    ("inner", "decayed"),
+    [
+        pytest.param(optax.lion(0.1, weight_decay=0.0), (), id="none"),
+        pytest.param(optax.lion(SCHEDULE, weight_decay=0.1), (0, 1, 2), id="a schedule from 0"),
+        pytest.param(optax.contrib.muon(0.1, weight_decay=0.1), (0, 2), id="muon"),
+        pytest.param(MASKED, (0, 2), id="mask"),
+        pytest.param(
+            optax.chain(optax.lion(0.1, weight_decay=0.0), optax.scale_by_trust_ratio(1.0)),
+            (),
+            id="lengths of the parameters",
+        ),
+    ],
+)
+def test_weight_decay_is_found(inner, decayed):
+    assert LengthsFinder(inner.init, update_with(inner)).find(PARAMS).decayed == decayed
+
+
+def test_weight_decay_is_not_longer():
+    """It is the same on all nodes: their mean does not shorten it."""
+    params = {"a": jnp.linspace(1.0, 2.0, 12).reshape(3, 4)}
+    phases = jdaso.Phases(20, 2, 2, sync_every=8, delay=2)
+    inner = optax.lion(0.1, weight_decay=0.5)
+    grads = jax.random.normal(jax.random.key(0), (4, 3, 4))
+    with jdaso.Session(engine=jdaso.Simulated(4)) as session:
+        tx = jdaso.daso(inner, phases=phases, session=session)
+
+        def run(grad):
+            state = tx.init(params)
+            for _ in range(4):  # the last one neither starts nor merges
+                lengths = tuple(x._replace(factor=2 + 0 * x.factor) for x in state.lengths)
+                state = state._replace(lengths=lengths)
+                own = inner.update({"a": grad}, state.inner, params)[0]
+                found, state = tx.update({"a": grad}, state, params)
+            return own["a"], found["a"]
+
+        own, found = jax.jit(jax.vmap(run, axis_name=session.node_axis))(grads)
+    decay = -0.1 * 0.5 * params["a"]
+    np.testing.assert_allclose(found, decay + 2 * (own - decay), rtol=1e-5)

@@ -15,7 +15,7 @@ from recorded import STATS, header, long_run, step, write_run
 
 import jdaso
 from jdaso.cli import main
-from jdaso.report import ReportError, make_page, read_run, thin
+from jdaso.report import ReportError, _cycle, make_page, read_run, thin
 from jdaso.report._cycle import Bar, bars_of, cycle_of
 from jdaso.report._html import short, text_of
 from jdaso.report._phases import phase_spans, stairs, time_charts
@@ -409,3 +409,30 @@ def test_a_node_that_has_no_row_yet(tmp_path, capsys):
     assert "2 nodes, 1 step" in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()
     assert "nan" not in re.sub("<script.*?</script>", "", page, flags=re.DOTALL).lower()
+
+
+def test_a_run_without_steps_is_left_out_of_several(tmp_path, capsys):
+    write_run(tmp_path / "good", [[header(0), step(1, loss=1.0)]])
+    (tmp_path / "bad").mkdir()
+    page = tmp_path / "page.html"
+    folders = [str(tmp_path / name) for name in ("bad", "good")]
+    assert main(["report", *folders, "-o", str(page)]) == 0
+    assert "left out" in capsys.readouterr().err and page.stat().st_size > 1000
+    assert main(["report", folders[0], folders[0], "-o", str(page)]) == 2
+
+
+def test_traces_that_cannot_be_read_or_are_large_leave_the_rows(tmp_path, monkeypatch):
+    rows = [header(0), step(1, loss=1.0), step(2, loss=1.0)]
+    write_run(tmp_path, [rows])
+    run = read_run(tmp_path)
+    bars = bars_of(run)
+    assert bars
+    monkeypatch.setattr(_cycle, "_MOST_BYTES", 10)
+    assert bars_of(run) == bars
+
+    def fails(folder):
+        raise OSError(5, "broken")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(_cycle.traces, "read", fails)
+    assert bars_of(run) == bars
