@@ -103,9 +103,8 @@ def main(session, arguments, pool):
     state = jax.device_put(state, jax.NamedSharding(session.mesh, whole))
 
     peak, losses = RATE_PER_256_IMAGES * batch * session.num_nodes / 256, []
-    plateau = optax.contrib.reduce_on_plateau(  # 6 bad epochs: PyTorch's patience=5
-        0.5, 6, rtol=0.05, min_scale=min(1, MIN_RATE / peak)
-    )
+    least = min(1, MIN_RATE / peak)
+    plateau = optax.contrib.reduce_on_plateau(0.5, 6, rtol=0.05, min_scale=least)  # PyTorch's 5
     slow_down = plateau.init(None)
     for n in range(min(arguments.steps, EPOCHS * length)):
         epoch, k = divmod(n, length)

@@ -746,10 +746,17 @@ MUTANTS = [
         "::test_means_of_one_shape_in_one_step_have_a_channel_each",
     ),
     Mutant(
+        "the communicator of comparisons",
+        "_nodes/compare.py",
+        "if self._comm is None or control.survives:",
+        "if True:",
+        f"{DRIFT}::test_a_bit_is_found_while_the_program_is_in_a_call_of_its_own",
+    ),
+    Mutant(
         "means of branches in one channel",
         "_jax/axes.py",
-        "numbers = [*(_places[trace] for trace in stack[1:]), _next(around)]",
-        "numbers = [_next(around)]",
+        "numbers = [*(_places[trace] for trace in stack[1:]), _next(stack[-1])]",
+        "numbers = [_next(stack[-1])]",
         "tests/ranks/exchange/test_calls_by_name.py"
         "::test_means_in_branches_have_channels_of_their_own",
     ),

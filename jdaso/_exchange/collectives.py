@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -84,10 +84,11 @@ def broadcast(tree: PyTree, session: Session) -> PyTree:
             "jdaso.broadcast takes arrays, got tracers: call it outside of jax.jit, before "
             "training begins."
         )
+    _agree_on_shapes(session, "broadcast a tree", tree)
     flat = zip(describe(tree), jax.tree.leaves(tree), strict=True)
     # NumPy's float64 is float32 to JAX, but has twice the bytes.
     dtypes = [(f"the dtype of leaf {leaf.path}", _dtype(x)) for leaf, x in flat]
-    _agree_on_shapes(session, "broadcast a tree", tree, dtypes)
+    session.agree("broadcast a tree", dtypes)
     return session.control.repeat_if_a_node_fails(
         lambda: jax.tree.map(lambda x: _broadcast_leaf(x, session), tree)
     )
@@ -215,11 +216,8 @@ def _placement(
     return said(session, local_axis, axes_of(sharded), told)
 
 
-def _agree_on_shapes(
-    session: Session, what: str, tree: PyTree, about: Sequence[tuple[str, str]] = ()
-) -> None:
+def _agree_on_shapes(session: Session, what: str, tree: PyTree) -> None:
     facts = [(f"leaf {leaf.path}", str(leaf)) for leaf in describe(tree)]
-    facts += about
     if session.sends:
         facts += facts_of(placed(session, tree), tree)
     require_own_devices(session, tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,14 +36,16 @@ def place_in_trace() -> str:
     Counts calls in the trace of a function; bodies of branches, loops and inner functions have
     traces of their own: ``"2"`` is the third call, ``"2.0"`` the first in the third body.
     """
-    stack = _core.unsafe_get_trace_stack(_core.trace_ctx.trace)
-    stack = [trace for trace in stack if not isinstance(trace, _core.EvalTrace)]
-    around: Any = None
-    for trace in stack:
-        if around is not None and trace not in _places:
+    stack = [_core.trace_ctx.trace]  # from the innermost
+    while (around := getattr(stack[-1], "parent_trace", None)) is not None:
+        if isinstance(around, _core.EvalTrace):  # not within a program
+            break
+        stack.append(around)
+    stack.reverse()
+    for around, trace in itertools.pairwise(stack):
+        if trace not in _places:
             _places[trace] = _next(around)
-        around = trace
-    numbers = [*(_places[trace] for trace in stack[1:]), _next(around)]
+    numbers = [*(_places[trace] for trace in stack[1:]), _next(stack[-1])]
     return ".".join(map(str, numbers))
 
 

@@ -135,12 +135,8 @@ class Supervisor:
         if self._asked.signal is not None:
             return 128 + self._asked.signal, False
         if self.hosts and len(hosts) < self.min_hosts:
-            few = (
-                f"only {len(hosts)} of {self.min_hosts} hosts answer"
-                if hosts
-                else "no host answers"
-            )
-            self._say(f"{few}.")
+            few = f"only {len(hosts)} of {self.min_hosts} hosts answer."
+            self._say(few if hosts else "no host answers.")
             return 1, False
         try:
             short = len(os.fsencode(tempfile.gettempdir())) < _LONGEST_PATH

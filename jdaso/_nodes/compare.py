@@ -32,6 +32,9 @@ _DRIVES = ("sync_every", "phase.delay", "local_every")
 class Comparison:
     """Compares the nodes leaf by leaf; they communicate only if their headers differ.
 
+    A step compares them while the program may already be in a call of its own, on one node in this
+    order, on another in that: the comparison has its own communicator. All nodes make it together.
+
     Args:
         control: the nodes.
         virtual: whether the nodes share this process.
@@ -40,6 +43,7 @@ class Comparison:
     def __init__(self, control: Control, *, virtual: bool):
         self._control, self._virtual = control, virtual
         self._lock = threading.Lock()
+        self._comm = None if virtual or control.alone else control.duplicate().comm
         # The headers that were compared, and the checksums of the nodes.
         self._last: tuple[object, dict[int, np.ndarray] | Exception] | None = None
 
@@ -81,8 +85,15 @@ class Comparison:
 
     def _everyones(self, prints: np.ndarray) -> dict[int, np.ndarray]:
         """The checksums of each living node."""
-        everyone = self._control.allgather(_COMPARE, prints)
-        return {node: everyone[node] for node in self._control.living}
+        control = self._control
+        if self._comm is None or control.survives:  # a failed node is not in the communicator
+            everyone = control.allgather(_COMPARE, prints)
+        else:
+            prints = np.ascontiguousarray(prints)
+            everyone = np.empty((len(control.ranks), *prints.shape), prints.dtype)
+            request = self._comm.Iallgather(prints, everyone)
+            control.wait(request, _COMPARE, prints, everyone)
+        return {node: everyone[node] for node in control.living}
 
     def _who_differs(self, heads: np.ndarray, common: tuple[str, ...], prints: np.ndarray) -> str:
         """Names the nodes whose bits differ from the majority's, and the leaves concerned."""

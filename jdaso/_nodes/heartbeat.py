@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 
 import numpy as np
@@ -44,6 +45,7 @@ class Heartbeats:
         self._news_at = np.full(nodes, time.monotonic())
         self._next, self._used = 0.0, _cpu_seconds()
         self.dead: set[int] = set()
+        self._counting = threading.Lock()
         self.beat_seconds = _BEAT_SECONDS * max(1.0, nodes / _NODES_A_BEAT)
 
     @property
@@ -73,8 +75,9 @@ class Heartbeats:
         Tickets do not count: those of another optimizer, or of a later training, may be lower.
         """
         column = STARTED + channel % _CHANNELS
-        self.table[self.node, column] += 1
-        return column, int(self.table[self.node, column])
+        with self._counting:
+            self.table[self.node, column] += 1
+            return column, int(self.table[self.node, column])
 
     def beat(self) -> bytes | None:
         """The message to send now; None between beats."""

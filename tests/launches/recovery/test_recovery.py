@@ -169,7 +169,7 @@ def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
     status, text = job.wait()
     assert time.monotonic() - begin < 10
     assert status != 0
-    assert "node 1 died" in text and "the job failed" in text
+    assert "node 1 ended first" in text and "the job failed" in text
 
 
 @pytest.mark.parametrize(

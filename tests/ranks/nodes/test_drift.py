@@ -1,6 +1,7 @@
 """A bit that flips in what nodes hold alike is found at the next exchange, and can be mended."""
 
 import dataclasses
+import time
 
 import jax
 import jax.numpy as jnp
@@ -167,3 +168,28 @@ def test_what_is_to_be_ignored_is(session):
 def test_a_setting_that_is_none_is_refused(session):
     with pytest.raises(ValueError, match='on_drift must be "raise" or "ignore"'):
         make(session, "daso", "pray", {})
+
+
+def test_a_bit_is_found_while_the_program_is_in_a_call_of_its_own(session):
+    """Node 0's program is there first, the others' steps are: the orders must not matter."""
+    tx = jdaso.daso(optax.sgd(0.1), phases=PHASES, session=session)
+    params = {"w": jnp.ones((64, 3))}
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params, state):
+        x = jax.lax.fori_loop(0, 200, lambda _, x: jnp.tanh(x @ x), jnp.full((300, 300), 1e-3))
+        grads = jax.tree.map(lambda p: 1e-3 * p + 0 * x.sum(), params)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params, state = jax.block_until_ready(step(params, state))
+    params = flip(params, 21) if session.node == ODD else params
+    with pytest.raises((jdaso.NodeError, ValueError, jax.errors.JaxRuntimeError)) as caught:
+        params, state = step(params, state)
+        if session.node != 0:
+            time.sleep(1.5)  # the order is what is tested
+        jdaso.mean(np.float32(1.0), session)
+        jax.block_until_ready(params)
+    text = str(caught.value)
+    assert "params['w']" in text and (session.num_nodes == 2 or f"same: node {ODD} in " in text)

@@ -256,6 +256,7 @@ def test_outside_of_jit_an_inner_optimizer_may_read_numbers(session):
     assert norms[0] == norms[-1] > 0
 
 
+@pytest.mark.several
 def test_a_skip_of_one_node_in_a_mean_of_parameters_is_node_0s_for_all():
     """Adam's count sets its bias correction: left apart, equal moments give other updates."""
     inner = optax.apply_if_finite(optax.adam(0.1), max_consecutive_errors=5)

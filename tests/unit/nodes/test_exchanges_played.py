@@ -232,9 +232,9 @@ def test_local_devices_that_ask_for_the_difference_wait_for_the_limit_once():
     world, devices = World(2), 4
 
     def program(node):
+        comparison = Comparison(node.control, virtual=False)
         if node.number == 1:
             world.clock.forever()
-        comparison = Comparison(node.control, virtual=False)
         heads, texts = np.zeros((2, HEADER), np.int32), []
         heads[:, CHECKSUM] = 1, 2
         for _ in range(devices):
