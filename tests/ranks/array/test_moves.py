@@ -1,5 +1,6 @@
 """Arrays that real ranks lay along other axes and sort, bit for bit."""
 
+import contextlib
 import itertools
 
 import jax.numpy as jnp
@@ -81,7 +82,17 @@ def test_sorted_lines(dtype, session):
 
 def test_messages_of_more_bytes_than_mpi_counts(session, monkeypatch):
     """Open MPI 5 counts to 2^31: elements are then larger than a byte."""
+    counted, units = arrays._counted, []
+
+    @contextlib.contextmanager
+    def noted(*sizes):
+        with counted(*sizes) as (unit, kind):
+            assert max(sizes, default=0) // unit <= 40
+            units.append(unit)
+            yield unit, kind
+
     monkeypatch.setattr(arrays, "_MOST_COUNT", 40)
+    monkeypatch.setattr(arrays, "_counted", noted)
     x = numbers((9, 12))
     for a, b in itertools.product([0, 1, None], repeat=2):
         assert whole(ja.resplit(ja.asarray(x, split=a), b)).tobytes() == x.tobytes()
@@ -90,3 +101,4 @@ def test_messages_of_more_bytes_than_mpi_counts(session, monkeypatch):
     squares = ((x[:, None] - x[None]) ** 2).sum(-1)
     found = ja.cdist(ja.asarray(x, split=0), ja.asarray(x, split=0))
     np.testing.assert_allclose(whole(found) ** 2, squares, rtol=1e-4, atol=1e-4)
+    assert session.num_nodes == 1 or max(units) > 1
