@@ -1793,6 +1793,13 @@ def status_of(witness: str) -> int | None:
     return 1 if launcher == command[: len(launcher)] and done.returncode > 128 else done.returncode
 
 
+def imported_from() -> Path:
+    """Returns the checkout whose package a program of another folder imports."""
+    command = [sys.executable, "-c", "import jdaso; print(jdaso.__file__)"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).parents[1]
+
+
 @functools.cache
 def why_useless(witness: str) -> str | None:
     """Returns the reason why a witness shows nothing; None if it passes while nothing is broken."""
@@ -1834,6 +1841,9 @@ def main(words: list[str]) -> int:
     """Runs the mutants; 0 where all are found."""
     if not clean():
         print("jdaso/ has changes that are not committed: mutants would be lost in them.")
+        return 2
+    if (found := imported_from()) != ROOT:
+        print(f"Programs import jdaso from {found}, not from {ROOT}: run `make setup` here.")
         return 2
     chosen = [m for m in MUTANTS if not words or any(word in m.mechanism for word in words)]
     alive = 0
