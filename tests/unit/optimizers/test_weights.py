@@ -289,3 +289,60 @@ def test_weight_zero_hides_numbers_that_are_not_finite():
     for make in (daso(), synchronous(), daso(wire="int8")):
         held, _ = run(make, grads, weights)
         assert np.isfinite(held).all()
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_synchronous_nodes_without_any_sample_keep_their_error_feedback(wire):
+    """A batch that is padding alone: its gradients are 0, and nothing is sent twice."""
+    gradients = jnp.asarray(np.random.default_rng(0).normal(size=(3, 40)), jnp.float32)
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+        tx = jdaso.synchronous(optax.sgd(1.0), session=session, wire=wire)
+
+        def run(gradient):
+            params = jnp.zeros(40)
+            _, state = tx.update(gradient, tx.init(params), params, weight=1.0)
+            updates, new = tx.update(gradient, state, params, weight=0.0)
+            return updates, state.error, new.error
+
+        updates, before, after = jax.vmap(run, axis_name=session.node_axis)(gradients)
+    np.testing.assert_array_equal(updates, 0.0)
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert wire == "float32" or any(np.any(x) for x in jax.tree.leaves(before))
+
+
+def test_the_loss_is_nan_where_no_nodes_is_finite():
+    """Not 0, with which an optimizer that scales by the loss would stop."""
+
+    def init(params):
+        return jnp.float32(0)
+
+    def update(updates, state, params=None, *, value, **extra):
+        return updates, value
+
+    inner = optax.GradientTransformationExtraArgs(init, update)
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        tx = jdaso.synchronous(inner, session=session)
+
+        def run(value):
+            params = jnp.zeros(2)
+            return tx.update(params, tx.init(params), params, value=value)[1].inner
+
+        losses = jax.vmap(run, axis_name=session.node_axis)
+        assert np.isnan(losses(jnp.array([np.inf, np.nan]))).all()
+        np.testing.assert_array_equal(losses(jnp.array([3.0, np.nan])), 3.0)
+
+
+def test_nothing_to_exchange_is_finite():
+    phases = jdaso.Phases(8, 2, 2, sync_every=2, delay=1)
+    with jdaso.Session(engine=jdaso.Simulated(2)) as session:
+        tx = jdaso.daso(optax.sgd(0.1), phases=phases, session=session, on_nonfinite="skip")
+
+        def run(_):
+            params = {"n": jnp.int32(3)}
+            state = tx.init(params)
+            for _ in range(8):
+                _, state = tx.update({"n": jnp.int32(0)}, state, params)
+            return state.step
+
+        steps = jax.jit(jax.vmap(run, axis_name=session.node_axis))(jnp.arange(2))
+    np.testing.assert_array_equal(steps, 8)

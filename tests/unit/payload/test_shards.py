@@ -6,6 +6,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -255,3 +256,13 @@ def test_shards_inside_of_shard_map_have_any_length():
     assert divisions_of({"a": P("odd")}, {"a": jnp.ones(6)}, {"odd": 4}, inside=True) == (
         ((("odd", 4),),),
     )
+
+
+def test_gradients_of_a_pair_of_trees_are_those_of_the_first():
+    """As optax.lookahead has them: its parameters are pairs, its gradients are not."""
+    tree = {"a": jnp.zeros((4, 2)), "b": jnp.zeros(3)}
+    divided = ((("d", 2),), ()), ((),)
+    pair = optax.LookaheadParams(tree, tree)
+    placement = Placement(None, (("d", 2),), divided + divided)
+    assert placement.along(pair, tree).divisions == divided
+    assert placement.along(pair, tree | {"b": None}).divisions == divided[:1]
