@@ -79,7 +79,8 @@ class SharedLengths:
     @property
     def fact(self) -> tuple[str, str]:
         """The parameters that were found, on which the nodes must agree."""
-        return "the update lengths that are shared", f"{len(self._found)} leaves"
+        found = f"{len(self._found)} leaves, weight decay in {len(self.decayed)}"
+        return "the update lengths that are shared", found
 
     def init(self) -> tuple[Lengths, ...]:
         """The lengths in the state before the first update, for each fragment."""

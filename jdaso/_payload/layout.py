@@ -136,9 +136,9 @@ def is_float(dtype: object) -> bool:
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def text_of(tree: Any) -> str:
-    """The text of a tree, without the places in memory of functions that its nodes may hold."""
-    return _ADDRESS.sub("", str(tree))
+def text_of(value: Any) -> str:
+    """The text of a value, without the places in memory of functions that it may hold."""
+    return _ADDRESS.sub("", str(value))
 
 
 def describe(tree: PyTree) -> tuple[Leaf, ...]:

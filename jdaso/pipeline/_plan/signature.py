@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,9 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from ..._payload.layout import text_of
 from .equations import Atom, derivative_of, is_key
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.dtype)
 
 
@@ -101,7 +100,7 @@ class Signatures:
             return self._text(np.asarray(value))
         if hasattr(value, "__array__") or callable(value):
             return f"{type(value).__name__} {id(value) if self._identities else ''}"
-        return str(value) if self._identities else _ADDRESS.sub("", str(value))
+        return str(value) if self._identities else text_of(value)
 
 
 def _is_plain(value: Any) -> bool:

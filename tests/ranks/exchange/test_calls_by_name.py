@@ -70,20 +70,26 @@ def test_a_step_of_a_closed_session_raises_and_holds_nothing_of_it(way, monkeypa
     assert all(isinstance(functions._functions[name], jdaso.NodeError) for name in names)
 
 
-@pytest.mark.several
-def test_means_of_one_shape_in_one_step_have_a_channel_each(monkeypatch):
-    """XLA orders the two on each node as it likes, so they must not meet in one channel."""
-    names, open_channel = set(), Channels.of
+@pytest.fixture
+def names(monkeypatch):
+    """Names of the channels that are opened."""
+    found, open_channel = set(), Channels.of
 
     def noted(self, layout, wire, name):
-        names.add(name)
+        found.add(name)
         return open_channel(self, layout, wire, name)
 
     monkeypatch.setattr(Channels, "of", noted)
+    return found
 
-    def loop(x, turns):
-        return jax.lax.fori_loop(0, turns, lambda _, y: jnp.tanh(y @ y * 1e-3 + x), x)
 
+def loop(x, turns):
+    return jax.lax.fori_loop(0, turns, lambda _, y: jnp.tanh(y @ y * 1e-3 + x), x)
+
+
+@pytest.mark.several
+def test_means_of_one_shape_in_one_step_have_a_channel_each(names):
+    """XLA orders the two on each node as it likes, so they must not meet in one channel."""
     with jdaso.Session(timeout_seconds=30) as session:
 
         @jax.jit
@@ -101,19 +107,8 @@ def test_means_of_one_shape_in_one_step_have_a_channel_each(monkeypatch):
 
 
 @pytest.mark.several
-def test_means_in_branches_have_channels_of_their_own(monkeypatch):
+def test_means_in_branches_have_channels_of_their_own(names):
     """Each body is traced by itself. The nodes reach the calls in different orders."""
-    names, open_channel = [], Channels.of
-
-    def noted(self, layout, wire, name):
-        names.append(name)
-        return open_channel(self, layout, wire, name)
-
-    monkeypatch.setattr(Channels, "of", noted)
-
-    def loop(x, turns):
-        return jax.lax.fori_loop(0, turns, lambda _, y: jnp.tanh(y @ y * 1e-3 + x), x)
-
     with jdaso.Session(timeout_seconds=30) as session:
         mean_of = lambda x: jdaso.mean(x, session)  # noqa: E731
 
