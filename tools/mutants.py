@@ -402,6 +402,21 @@ MUTANTS = [
         "tests/unit/optimizers/test_weights.py",
     ),
     Mutant(
+        "the common point of several nodes that go on from one",
+        "checkpoint/_restore.py",
+        "return NEVER_STARTED if of_one else BEGUN_ANEW",
+        "return BEGUN_ANEW",
+        "tests/ranks/checkpoint/test_checkpoint.py"
+        "::test_several_nodes_go_on_from_one_as_after_a_warm_up",
+    ),
+    Mutant(
+        "the order of two optimizers in one step",
+        "_jax/in_trace.py",
+        "_last[_core.trace_ctx.trace] = ref(x)",
+        "pass",
+        "tests/ranks/exchange/test_order.py",
+    ),
+    Mutant(
         "the common point of an outer step that is lost",
         "checkpoint/_resumed.py",
         'rooms.subtract("anchor", lost)',
@@ -754,7 +769,7 @@ MUTANTS = [
     ),
     Mutant(
         "means of branches in one channel",
-        "_jax/axes.py",
+        "_jax/in_trace.py",
         "numbers = [*(_places[trace] for trace in stack[1:]), _next(stack[-1])]",
         "numbers = [_next(stack[-1])]",
         "tests/ranks/exchange/test_calls_by_name.py"

@@ -11,8 +11,9 @@ import numpy as np
 from jax.core import Tracer
 
 from .._base.errors import NodeError
-from .._jax.axes import bound_axes, place_in_trace
+from .._jax.axes import bound_axes
 from .._jax.host_call import unmapped
+from .._jax.in_trace import place_in_trace
 from .._jax.types import LocalAxis, PyTree
 from .._jax.world import SPANS_PROCESSES, spans_processes
 from .._payload.explicit import on_its_mesh
@@ -22,6 +23,7 @@ from .._payload.placement import Placement, divisions_of, kept
 from .._session import Session
 from .exact import About, exact_mean
 from .make import exchange_of
+from .order import after_last, note_last, token_of
 from .placing import agree_on_shards, axes_of, facts_of, placed, said
 from .within_node import mean_locally, refuse_other_axes
 
@@ -191,11 +193,13 @@ def _mean(
     tree: PyTree, session: Session, local_axis: LocalAxis, placement: Placement | None
 ) -> PyTree:
     about = {"local_axis": local_axis, "placement": placement}
-    # XLA orders the means of a step on each node as it likes: each has a channel of its own.
+    # Means in several functions of a step have no order: each has a channel of its own.
     name = f"mean {place_in_trace()}"
     exchange = exchange_of(tree, session, name=name, **about)
-    step = jnp.zeros((), jnp.int32)
-    return exact_mean(exchange, tree, About(header(step=step), step))[0]
+    step = after_last(session, jnp.zeros((), jnp.int32))
+    found, received = exact_mean(exchange, tree, About(header(step=step), step))
+    note_last(session, token_of(received.heads))
+    return found
 
 
 def _traced(tree: PyTree) -> bool:

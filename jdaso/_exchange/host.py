@@ -170,7 +170,7 @@ class HostExchange(Exchange):
 
     def land(
         self, target: Leaves, params: Leaves, dtypes: Sequence[Any], head: jax.Array, step: Any
-    ) -> Leaves:
+    ) -> Received:
         """Targets on which all nodes land alike, by one call to the host.
 
         Args:
@@ -188,7 +188,7 @@ class HostExchange(Exchange):
             landed = (arrival(*each) for each in pairs)
             return sums.land(ticket, arrays[:count], landed, *args, **by)
 
-        return self._result(land, (*target, *params), head, step, None).total
+        return self._result(land, (*target, *params), head, step, None)
 
     def whole_shards(self, leaves: Sequence[int]) -> list[int]:
         """The numbers of leaves, each once for each of its shards."""

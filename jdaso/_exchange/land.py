@@ -11,6 +11,7 @@ from .._payload.header import header
 from .._payload.trees import apply_updates, from_leaves, to_leaves, travels
 from .exchange import Exchange
 from .host import HostExchange
+from .order import token_of
 from .received import Received
 from .updates import difference, exchanged
 from .within_node import mean_locally
@@ -18,8 +19,8 @@ from .within_node import mean_locally
 
 def land_alike(
     exchange: Exchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
-) -> Leaves:
-    """`target`, with 0 in the elements that would otherwise differ between nodes or devices.
+) -> tuple[Leaves, jax.Array]:
+    """`target`, with 0 where nodes or devices would otherwise differ; a token for `order.after`.
 
     ``p + (t - p)`` rounds. If the nodes' p differ in the last bit and t is far from p, they may
     arrive at different t. Sometimes no update takes all nodes to one point except
@@ -48,14 +49,16 @@ def land_alike(
     odd = tuple(jnp.where(jnp.isfinite(x), y, x - x) for x, y in zip(landed, odd, strict=True))
     # `number` is never negative. XLA cannot know, so it runs the whole first sum before the next.
     number = sum((jnp.sum(x) for x in odd), jnp.float32(0))  # or NaN, which is not < 0
-    odd = total(odd, jnp.where(number < 0, 0, step)).total
-    return tuple(jnp.where(x > 0, 0.0, t) for x, t in zip(odd, target, strict=True))
+    found = total(odd, jnp.where(number < 0, 0, step))
+    landed = (jnp.where(x > 0, 0.0, t) for x, t in zip(found.total, target, strict=True))
+    return tuple(landed), token_of(found.heads)
 
 
 def _on_host(
     exchange: HostExchange, target: Leaves, params: PyTree, updates: PyTree, step: jax.Array
-) -> Leaves:
+) -> tuple[Leaves, jax.Array]:
     """Like `land_alike`, computed by the host: XLA takes some 15 ms for each leaf."""
     own = tuple(x for x in jax.tree.leaves(params) if travels(x))
     dtypes = [None if x is None else jnp.result_type(x) for _, x in exchanged(params, updates)]
-    return exchange.land(target, own, dtypes, header(step=step), step)
+    found = exchange.land(target, own, dtypes, header(step=step), step)
+    return found.total, token_of(found.heads)

@@ -20,7 +20,7 @@ from .._exchange.exact import (
     warn_past_end,
 )
 from .._exchange.land import land_alike
-from .._exchange.order import after
+from .._exchange.order import after, token_of
 from .._exchange.received import Received
 from .._exchange.replicated import Common
 from .._exchange.updates import difference
@@ -79,26 +79,28 @@ def mean_of_everything(exchanges: Exchanges, late: Sequence[LateExchange], u: Up
         bits, common = _common(exchanges, params, (), step)
     numbers = OwnNumbers(params, own, owed, state.inner, owed_inner)
 
-    def mean_of(weight: Any) -> tuple[Leaves, PyTree, Received]:
+    def mean_of(weight: Any) -> tuple[tuple[Leaves, PyTree, jax.Array], Received]:
         head = _header(between, u, given, bits, weight)
         about = About(head, step, common, weight)
-        return exact_mean_of_everything(exchanges.of_everything, numbers, about)
+        own, inner, received = exact_mean_of_everything(exchanges.of_everything, numbers, about)
+        return (own, inner, token_of(received.heads)), received
 
-    leaves, inner, received = mean_of(weight)
+    mean, received = mean_of(weight)
     if weight is not None:
-        mean, none = (leaves, inner), none_weighs(received.heads)
-        leaves, inner = jax.lax.cond(none, lambda: mean_of(None)[:2], lambda: mean)
+        first, none = mean, none_weighs(received.heads)
+        mean = jax.lax.cond(none, lambda: mean_of(None)[0], lambda: first)
+    leaves, inner, token = mean
     phase = count_loss(state.phase, *loss_words(received.heads))
     third = step >= between.phases.total_steps - between.phases.cooldown_steps + 2
     # If no node's numbers are finite, each has kept its own, and they have no common target.
-    leaves = jax.lax.cond(
+    leaves, token = jax.lax.cond(
         third & (u.apart | received.apart) & jnp.any(counted(received.heads)),
         lambda: land_alike(exchanges.of_params, leaves, params, u.updates, step),
-        lambda: leaves,
+        lambda: (leaves, token),
     )
     updates = difference(from_leaves(params, leaves), params, u.updates, into=0)
     state = state._replace(inner=inner, phase=phase)
-    return u._replace(updates=updates, state=state)
+    return u._replace(updates=updates, state=state).after(token)
 
 
 def _feedback(own: Leaves, late: Sequence[LateExchange], state: DasoState) -> Leaves:
@@ -118,7 +120,8 @@ def is_settled(between: Between, step: jax.Array) -> jax.Array:
     """
     phases = between.phases
     end = phases.total_steps - phases.cooldown_steps
-    settled = (phases.cycling_steps == 0) | (step < phases.warmup_steps)
+    # XLA cannot know that no step is below 0: checksums, too, come after the calls before them.
+    settled = step >= 0 if phases.cycling_steps == 0 else step < phases.warmup_steps
     return settled if between.on_drift == "ignore" else settled | (step >= end + 3)
 
 

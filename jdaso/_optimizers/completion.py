@@ -41,7 +41,6 @@ def register(between: Between, params: PyTree) -> None:
         complete,
         between.on_nonfinite == "skip",
         lambda: between.wire.narrow,
-        lambda: between.wire.narrow or between.rule.needs_anchor,
         held,
         between.placements.of(params),
     )

@@ -30,7 +30,7 @@ def exchange_late(late: Sequence[LateExchange], u: Update) -> Update:
     exchanges, between, step = late[0].exchanges, late[0].between, u.state.step
     u = u.after(mark(between.session, COMPUTE, step, step))
     if late[0].late.anchored:
-        first = (step == between.phases.warmup_steps) & u.act.start[0]
+        first = u.act.start[0] & (u.state.started[0] < 0)
         for each in late:
             u = when(first, each.begin, u)
     for each in late:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from .._exchange.exact import mean_value, same_on_virtual_nodes
-from .._exchange.order import after
+from .._exchange.order import after, after_last, note_last, token_of
 from .._exchange.trace_marks import COMPUTE, PACK, any_of, mark
 from .._exchange.updates import difference, select, widened
 from .._exchange.within_node import mean_gradients_locally, mean_locally
@@ -92,6 +92,7 @@ class UpdateStages:
     ) -> Update:
         """The record of an update, with its tasks."""
         session, phases = self.between.session, self.between.phases
+        state = state._replace(step=after_last(session, state.step))
         fields = ("step", "ticket", "started", "delay", "drift", "phase")
         common = {name: getattr(state, name) for name in fields}
         state = state._replace(**same_on_virtual_nodes(session, common))
@@ -142,6 +143,8 @@ class UpdateStages:
             weight = u.state.weight * mean_weight(received.heads)
             value = mean_value(u.value, received.heads)
             u = u._replace(updates=updates, mean_value=value, apart=received.apart)
+            if self.between.session.sends:
+                u = u.after(token_of(received.heads))
             return u.with_state(phase=phase, weight=weight)
 
         return when(u.act.blocking, mean, u)
@@ -209,6 +212,7 @@ class UpdateStages:
         u = when(due, lambda u: take_mean(late, self.sharing, u), u)
         kind = jnp.where(jnp.any(act.start), PACK, COMPUTE)
         last = u.state.step + jnp.max(u.state.ticket)
+        note_last(self.between.session, jnp.minimum(u.state.step, 0))  # 0, which XLA cannot know
         # Not the conditions' step: of virtual nodes it may be one for each of their devices.
         return u.with_state(step=after(mark(self.between.session, kind, step, last), step))
 

@@ -9,7 +9,7 @@ import optax
 
 from .._exchange.exact import same_on_virtual_nodes
 from .._exchange.exchange import CHUNK_BYTES
-from .._exchange.order import after
+from .._exchange.order import after, after_last
 from .._exchange.trace_marks import COMPUTE, any_of, mark
 from .._exchange.within_node import (
     check_gradients,
@@ -142,7 +142,8 @@ def synchronous(
             refuse_line_search(state.inner, "jdaso.synchronous")
         if weight is not None:  # about 1, in any unit: a narrow wire's range is limited
             weight = jnp.asarray(weight, jnp.float32) / state.weight
-        state = state._replace(step=same_on_virtual_nodes(session, state.step))
+        step = after_last(session, same_on_virtual_nodes(session, state.step))
+        state = state._replace(step=step)
         updates = mean_gradients_locally(updates, local_axis)
         u = SynchronousUpdate(params, updates, state, mean_locally(value, local_axis), weight)
         if averages:

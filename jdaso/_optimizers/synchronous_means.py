@@ -18,6 +18,7 @@ from .._exchange.exact import (
 )
 from .._exchange.exchange import Exchange
 from .._exchange.make import exchange_of
+from .._exchange.order import note_last, token_of
 from .._exchange.updates import difference, select, weighed, widened
 from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import alike
@@ -58,8 +59,9 @@ class SynchronousUpdate(NamedTuple):
     value: Any
     weight: jax.Array | None
 
-    def received(self, heads: jax.Array, **fields: Any) -> SynchronousState:
+    def received(self, session: Session, heads: jax.Array, **fields: Any) -> SynchronousState:
         """The state with what the headers of all nodes carry, and with other fields replaced."""
+        note_last(session, token_of(heads))
         losses = sum_of_losses(*loss_words(heads))
         return self.state._replace(
             weight=self.state.weight * mean_weight(heads), losses=losses, **fields
@@ -102,7 +104,7 @@ class SynchronousMeans:
         return u._replace(
             updates=from_leaves(u.updates, means),
             value=mean_value(u.value, found.heads),
-            state=u.received(found.heads, error=error),
+            state=u.received(self.session, found.heads, error=error),
         )
 
     def of_parameters(
@@ -131,7 +133,7 @@ class SynchronousMeans:
         if u.weight is not None:
             target, inner = select(none_weighs(found.heads), both, (target, inner))
         updates = difference(target, u.params, updates)
-        return u._replace(updates=updates, state=u.received(found.heads)), inner
+        return u._replace(updates=updates, state=u.received(self.session, found.heads)), inner
 
     def _exchange_of(self, tree: PyTree, placement: Placement | None) -> Exchange:
         return exchange_of(
@@ -148,7 +150,7 @@ class SynchronousMeans:
     def _about(self, exchange: Exchange, u: SynchronousUpdate) -> About:
         """The header of a mean, with the checksum of the parameters before the update."""
         step = u.state.step
-        due = (step == 0) | (self.on_drift != "ignore")
+        due = step == 0 if self.on_drift == "ignore" else step >= 0  # XLA cannot know that one
         common = common_of(u.params, due, self.placements.of(u.params))
         bits = jax.lax.cond(
             due,

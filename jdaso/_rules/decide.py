@@ -24,9 +24,9 @@ class Actions(NamedTuple):
 def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> Actions:
     """Returns the tasks of update `step`.
 
-    A start of fragment 0 begins a cycle of B steps; fragment f follows ``floor(f B / F)`` steps
-    later. If B changes meanwhile, a fragment whose turn has passed waits for the next cycle: once,
-    for less than two cycles of the larger B.
+    A start of fragment 0, due in the first cycling update and then every B steps, begins a cycle;
+    fragment f follows ``floor(f B / F)`` steps later. If B changes meanwhile, a fragment whose turn
+    has passed waits for the next cycle: once, for less than two cycles of the larger B.
 
     The merge comes before the start, so that each snapshot contains the latest merge. The last
     cycling update starts nothing, completes the exchanges in flight and ends with an exact mean;
@@ -46,7 +46,7 @@ def decide(phases: Phases, state: PhaseState, step, started, ticket, delay) -> A
     last = cycling & (step == end - 1)
     settling = (step >= end) & (step < end + 2) & (phases.cycling_steps > 0)
     fragments = started.shape[0]
-    begins = (step == phases.warmup_steps) | (step - started[0] >= state.sync_every)
+    begins = (started[0] < 0) | (step - started[0] >= state.sync_every)
     begun = jnp.where(begins, step, started[0])
     turn = _turns(state.sync_every, fragments)
     start = cycling & ~last & (started < begun) & (step - begun >= turn)

@@ -36,7 +36,6 @@ class Completion(NamedTuple):
         complete: merges exchanges in flight and the error feedback into float32 leaves.
         skips: whether numbers that are not finite are left out, instead of an error.
         feeds: returns whether the wire needs error feedback.
-        anchored: returns whether a point common to all nodes is kept.
         held: returns each fragment's numbers on the host; a collective call.
         placement: how the leaves lie on the node's devices; None if none is divided.
     """
@@ -44,7 +43,6 @@ class Completion(NamedTuple):
     complete: Callable[..., Leaves]
     skips: bool
     feeds: Callable[[], bool]
-    anchored: Callable[[], bool]
     held: Callable[[], tuple[Held, ...]]
     placement: Placement | None = None
 

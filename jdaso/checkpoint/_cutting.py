@@ -4,14 +4,13 @@ They import nothing else from this package but its public names (a test asserts 
 that such a package needs belong here, and no code.
 """
 
-from ._common_points import begin_anew as begin_anew
 from ._facts import check_facts as check_facts
 from ._files import DamagedError as DamagedError
 from ._files import Manifest as Manifest
 from ._files import plain_dtype as plain_dtype
 from ._folder import Folder as Folder
 from ._parts import Save as Save
-from ._resize import BEGUN_ANEW as BEGUN_ANEW
+from ._resize import NEVER_STARTED as NEVER_STARTED
 from ._resize import read_resized as read_resized
 from ._restore import restore as restore
 from ._state import from_host as from_host

@@ -15,7 +15,7 @@ from .._session import Session
 from ._files import CheckpointError, DamagedError, Manifest, SavedLeaf, plain_dtype
 from ._overlaps import Wanted, read_overlaps
 from ._pieces import SavedPiece, assembled, wanted_of
-from ._resize import own_keys
+from ._resize import OF_SEVERAL_NODES, own_keys
 from ._state import SavedValue, data_of, from_host, is_flight, unlike
 
 Pieces = dict[str, list[SavedPiece]]
@@ -149,7 +149,8 @@ def _of_node(
         for (_, file), count in zip(mine, read_overlaps(folder, manifest, wanted), strict=True):
             copied[file] += count
     for leaf, _ in here:
-        if copied[leaf.file] != sum(piece.data.size for piece in found[leaf.file]):
+        size = sum(piece.data.size for piece in found[leaf.file])
+        if copied[leaf.file] != size and leaf.field != OF_SEVERAL_NODES:
             raise DamagedError(f"{folder}: not all of leaf {leaf.path} is there.")
     return found
 
@@ -182,11 +183,13 @@ def _fitting(
     found = []
     for value in here:
         leaf, saved = value.leaf, of_path.pop(value.leaf.path, None)
+        if saved is None and leaf.field == OF_SEVERAL_NODES:
+            continue
         if saved is None or (saved.dtype, saved.full_shape) != (leaf.dtype, leaf.full_shape):
             raise unlike(leaf, saved)
         found.append((saved, value))
     for path, leaf in of_path.items():
-        if not partly:
+        if not partly and leaf.field != OF_SEVERAL_NODES:
             raise CheckpointError(
                 f"The checkpoint has a leaf {path}, {leaf}, which the state here lacks. Restore "
                 "into a state of the program that saved it."

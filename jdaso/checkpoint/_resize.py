@@ -25,8 +25,15 @@ from ._files import (
 from ._state import SavedValue, unlike
 
 _NEW_NODES = zlib.crc32(b"jdaso: keys of nodes that a run did not have") & 0x7FFFFFFF
-BEGUN_ANEW = ("ticket", "drift", "loss", "since", "lengths")
-"""Fields about exchanges in progress; a resized run starts with none."""
+BEGUN_ANEW = {"ticket": 0, "drift": 0, "loss": 0, "since": 0, "lengths": 0}
+"""Fields about exchanges in progress, and their values in a resized run, which starts with none."""
+
+NEVER_STARTED = {**BEGUN_ANEW, "started": -1}
+"""The same for a run whose nodes have no common point, but equal parameters: as its first cycling
+update, the next one makes these the common point."""
+
+OF_SEVERAL_NODES = "lengths"
+"""A field that is empty in the state of a single node."""
 
 
 def fit_leaves(
@@ -47,13 +54,15 @@ def fit_leaves(
     fitting = {}
     for leaf, _ in here:
         other = of_path.pop(leaf.path, None)
+        if other is None and leaf.field == OF_SEVERAL_NODES:
+            continue
         if other is not None and other.dtype == leaf.dtype:
             if other.shape == leaf.shape or (parted and other.shape == (parted, *leaf.shape)):
                 fitting[leaf.file] = other
                 continue
         raise unlike(leaf, other)
     for leaf in of_path.values():
-        if not partly:
+        if not partly and leaf.field != OF_SEVERAL_NODES:
             raise CheckpointError(
                 f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here lacks."
             )

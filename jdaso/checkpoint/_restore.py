@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ import numpy as np
 from .._jax.types import PyTree
 from .._session import Session
 from ._arrays import read_arrays
-from ._common_points import require_common_points
 from ._facts import check_facts, take_measured
 from ._files import COMMON, DamagedError, Manifest, manifest_path, node_folder
 from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
-from ._resize import BEGUN_ANEW, fit_leaves, read_resized, spread
+from ._resize import BEGUN_ANEW, NEVER_STARTED, fit_leaves, read_resized, spread
 from ._resumed import resume_flights
 from ._state import SavedValue, check_leaves, dasos_in, from_host, is_flight, values_of
 from ._together import place_of, shares_leaves, together
@@ -43,7 +42,6 @@ def restore(session: Session, folder: Path, like: PyTree) -> PyTree:
     here = values_of(like, shares=shares_leaves(session))
     take_measured(first, session)
     check_facts(first, session)
-    require_common_points(session, first.num_nodes)
     flies = any(x.in_flight for x in first.flights)
     joined = session.joined or first.ranks_per_node > 1
     if joined:
@@ -76,9 +74,10 @@ def _restore_joined(
     with together(session, _WHAT):
         found = read_pieces(folder, first, here, session, goes_on=True)
     if not resume_flights(session, folder, first, session.node if same else 0, same=same):
+        anew = _begun_anew(session, first)
         for leaf, _ in here:
-            for piece in found[leaf.file] if leaf.field in BEGUN_ANEW else ():
-                piece.data[...] = 0
+            for piece in found[leaf.file] if leaf.field in anew else ():
+                piece.data[...] = anew[leaf.field]
     return leaves_of(session, here, found)
 
 
@@ -97,10 +96,17 @@ def _restore_plain(
     else:
         arrays = _read_resized(session, folder, first, here, place)
     if not resume_flights(session, folder, first, place[0] if same else 0, same=same):
+        anew = _begun_anew(session, first)
         for leaf, _ in here:
-            if leaf.field in BEGUN_ANEW:
-                arrays[leaf.file] = np.zeros_like(arrays[leaf.file])
+            if leaf.field in anew:
+                arrays[leaf.file] = np.full_like(arrays[leaf.file], anew[leaf.field])
     return [from_host(value, arrays[value.leaf.file], session.mesh) for value in here]
+
+
+def _begun_anew(session: Session, first: Manifest) -> Mapping[str, int]:
+    """The fields that begin anew, with their values. A single node has no exchanges."""
+    of_one = first.num_nodes == 1 and session.num_nodes > 1 and not session.simulated
+    return NEVER_STARTED if of_one else BEGUN_ANEW
 
 
 def _read(

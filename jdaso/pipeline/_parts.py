@@ -17,7 +17,6 @@ from ..checkpoint._cutting import (
     Folder,
     Manifest,
     Save,
-    begin_anew,
     check_facts,
     is_first,
     of_first,
@@ -124,9 +123,8 @@ class Partitions:
             path = of_first(self.savers, _WHAT, mine)
             return restore(self.savers, own / str(self._grid.partition) / path, like)
         self.session.hooks.reach("restore")
-        with together(self.session, _WHAT, OSError):  # all replicas begin anew together, or none
+        with together(self.session, _WHAT, OSError):  # all replicas go on, or none
             restored = self._read(root, save, like, goes_on=True)
-        begin_anew(self.savers, restored, restored.params)
         if is_first(self.session):
             log.warning(
                 "%s The checkpoint of step %d is in %s, this run has %d: floats become the mean "

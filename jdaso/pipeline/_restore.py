@@ -14,7 +14,7 @@ import numpy as np
 from .._payload.layout import describe
 from ..checkpoint import CheckpointError
 from ..checkpoint._cutting import (
-    BEGUN_ANEW,
+    NEVER_STARTED,
     Manifest,
     from_host,
     is_flight,
@@ -58,7 +58,7 @@ def read_state(
     rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
     # Leaves of the model's state: they are empty on ranks that do not hold them.
     states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
-    anew = {value.leaf.path for value in here if value.leaf.field in BEGUN_ANEW}
+    anew = {value.leaf.path for value in here if value.leaf.field in NEVER_STARTED}
     for partition, part in enumerate(parts):
         arrays = _read_partition(part)
         for value in here:
@@ -89,8 +89,8 @@ def read_state(
     found = []
     for value in here:
         leaf, of = leaf_of[value.leaf.path], rows[value.leaf.path]
-        if value.leaf.field in BEGUN_ANEW:
-            of, leaf = {0: np.zeros_like(of[0])}, None
+        if value.leaf.field in NEVER_STARTED:
+            of, leaf = {0: np.full_like(of[0], NEVER_STARTED[value.leaf.field])}, None
         array = of[0] if leaf is None else _assemble(of, old, holding, rank, leaf, value.leaf)
         if states.get(value.leaf.path) == (0,):
             array = np.zeros((0,), array.dtype)

@@ -222,6 +222,34 @@ def counts(session):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), *ends)
 
 
+def orders(session):
+    """Two optimizers in one step, whose programs differ in a constant on each node.
+
+    XLA then orders what is independent differently, and runs it in that order.
+    """
+    mesh = jax.make_mesh((4,), ("d",), devices=session.devices, axis_types=(AxisType.Auto,))
+    about = {"phases": jdaso.Phases(12, 4, 4, sync_every=2, delay=1), "session": session}
+    txs = [jdaso.daso(optax.adam(1e-2), name=name, **about) for name in ("first", "second")]
+    params = {"w": jnp.ones((64, 33)), "b": jnp.ones(8)}
+    both = [jax.device_put(params, NamedSharding(mesh, P("d"))) for _ in txs]
+    states = [tx.init(params) for tx, params in zip(txs, both, strict=True)]
+
+    @jax.jit
+    def step(both, states, n):
+        found = []
+        for k, (tx, params, state) in enumerate(zip(txs, both, states, strict=True)):
+            key = jax.random.fold_in(jax.random.key(session.node), n + 1000 * k)
+            noisy = lambda x, y, key=key: x - y + 0.1 * jax.random.normal(key, x.shape)  # noqa: E731
+            grads = jax.tree.map(noisy, params, both[1 - k])
+            updates, state = tx.update(grads, state, params, value=1.0)
+            found.append((optax.apply_updates(params, updates), state))
+        return tuple(zip(*found, strict=True))
+
+    for n in range(12):
+        both, states = map(list, step(both, states, n))
+    jax.block_until_ready(both)
+
+
 def fails(session):
     """Numbers of one device of node 1 that are not finite: all devices of both nodes raise."""
     phases = jdaso.Phases(20, warmup_steps=2, cooldown_steps=2, sync_every=2, delay=1)
@@ -624,7 +652,7 @@ def equal(one, two, far=0, about=""):
             np.testing.assert_allclose(data, other, rtol=0, atol=near, err_msg=about)
 
 
-ALL = (counts, fails, compiles, partly, drifts, differ, refuses, libraries, saves, restores)
+ALL = (counts, orders, fails, compiles, partly, drifts, differ, refuses, libraries, saves, restores)
 CASES = {case.__name__: case for case in ALL}
 
 if LAYOUT == "moves":

@@ -37,6 +37,10 @@ def test_the_number_of_fragments_is_that_of_whole_leaves():
     check("counts", timeout=60, quick_compiling=True)
 
 
+def test_two_optimizers_of_one_step_do_not_wait_for_each_other():
+    check("orders", timeout=100, quick_compiling=True)
+
+
 def test_an_error_ends_the_step_on_every_device():
     """Every device raises: if only one did, the others would wait for it for ever."""
     check("fails", timeout=60, quick_compiling=True)

@@ -33,10 +33,16 @@ if not EVERY_STEP:
 SHAPES = {"bias": (3,), "empty": (0, 2), "weight": (300, 7)}
 
 
-def make(session, wire, merge="corrected", phases=PHASES, shapes=SHAPES):
+def make(session, wire, merge="corrected", phases=PHASES, shapes=SHAPES, inner=None, name="daso"):
     """A state as before the first update, and the update; its noise comes from the state's key."""
+    inner = inner or optax.adam(3e-2)
     tx = jdaso.daso(
-        optax.adam(3e-2), phases=phases, session=session, wire=wire, merge=training.merge_of(merge)
+        inner,
+        phases=phases,
+        session=session,
+        wire=wire,
+        merge=training.merge_of(merge),
+        name=name,
     )
     params = {name: jnp.ones(shape) for name, shape in shapes.items()}
     state = {
@@ -277,6 +283,54 @@ def test_on_other_nodes_floats_are_averaged(fewer, folder):
     mean = np.mean(np.float64(everyone), axis=0).astype(np.float32)
     assert all(np.array_equal(end, mean) for end in ends)
     assert ends or (fewer and RANK > 0)
+
+
+@pytest.mark.several
+@pytest.mark.parametrize(
+    ("wire", "merge", "inner"),
+    [
+        ("int4", "corrected", optax.adam(3e-2)),
+        ("float32", "outer", optax.sgd(1e-2)),
+        ("float32", "corrected", optax.lion(1e-2)),
+    ],
+)
+def test_several_nodes_go_on_from_one_as_after_a_warm_up(wire, merge, inner, folder):
+    """Node 0 goes on alone, and then all nodes, with an exchange in flight when it was left alone.
+
+    The others are as after a warm-up that ends there: a single node has no common point.
+    """
+    phases = dataclasses.replace(PHASES, fragments=2)
+    step_count = PHASES.warmup_steps
+    for comm in (COMM, MPI.COMM_SELF):
+        COMM.Barrier()
+        if comm is MPI.COMM_SELF and RANK > 0:
+            continue
+        with jdaso.Session(comm, timeout_seconds=20) as session:
+            checkpoints = Checkpoints(folder, session)
+            state, step = make(session, wire, merge, phases=phases, inner=inner)
+            state, begin = checkpoints.restore(state)
+            for _ in range(begin, step_count + 2):
+                state = step(state)
+            step_count += 2
+            checkpoints.save(step_count, state)
+    step_count = COMM.bcast(step_count)
+    COMM.Barrier()
+    with jdaso.Session(timeout_seconds=20) as session:
+        checkpoints = Checkpoints(folder, session)
+        state, step = make(session, wire, merge, phases=phases, inner=inner)
+        state, begin = checkpoints.restore(state)
+        assert begin == step_count == PHASES.warmup_steps + 4
+        phases = dataclasses.replace(phases, warmup_steps=begin)
+        other, other_step = make(session, wire, merge, phases=phases, inner=inner, name="other")
+        at = {"step": state["optimizer"].step, "inner": state["optimizer"].inner}
+        other = {**state, "optimizer": other["optimizer"]._replace(**at)}
+        for n in range(begin, STEPS):
+            state, other = step(state), other_step(other)
+            assert bits(state["params"]) == bits(other["params"]), n
+            assert bits(state["optimizer"].inner) == bits(other["optimizer"].inner), n
+            assert n > begin or state["optimizer"].ticket[0] == begin + 1
+        ends = COMM.allgather(bits(state["params"]))
+        assert ends == ends[:1] * SIZE
 
 
 @pytest.mark.skipif(SIZE < 2, reason="needs several nodes")

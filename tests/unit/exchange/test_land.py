@@ -51,7 +51,8 @@ def land(pair, params, step):
     target = tuple(jnp.float32(0.5) + 3 * x for x in to_leaves(params))
     updates = {name: jnp.zeros_like(x) for name, x in params.items()}
     updates |= {"none": None, "half": updates["half"].astype(jnp.float32)}
-    return target, land_alike(exchange_in(pair), target, params, updates, step)
+    landed, _ = land_alike(exchange_in(pair), target, params, updates, step)
+    return target, landed
 
 
 def arrives_elsewhere(pair, places):
