@@ -73,7 +73,8 @@ def euclidean(x: jax.Array, y: jax.Array) -> jax.Array:
 @jax.jit
 def _by_products(x: jax.Array, y: jax.Array) -> jax.Array:
     lengths = jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)
-    return jnp.sqrt(jnp.maximum(lengths - 2 * x @ y.T, 0))
+    products = jnp.matmul(x, y.T, precision="highest")
+    return jnp.sqrt(jnp.maximum(lengths - 2 * products, 0))
 
 
 @jax.jit
@@ -123,11 +124,16 @@ def cdist(
 
 def rbf(x: Any, y: Any = None, *, sigma: float = 1.0, quadratic_expansion: bool = False) -> Array:
     """The kernel ``exp(-|x - y|² / 2 sigma²)`` of the rows of two matrices; moves like `cdist`."""
+    return kernel(x, y, 1 / (2 * sigma**2), quadratic_expansion=quadratic_expansion)
+
+
+def kernel(x: Any, y: Any, gamma: float, *, quadratic_expansion: bool = False) -> Array:
+    """The kernel ``exp(-gamma |x - y|²)`` of the rows of two matrices; moves like `cdist`."""
     if quadratic_expansion:
         found = square(cdist(x, y, quadratic_expansion=True))
     else:
         found = cdist(x, y, "sqeuclidean")
-    return Array(_kernel(found.block, 1 / (2 * sigma**2)), found.layout, found.world)
+    return Array(_kernel(found.block, gamma), found.layout, found.world)
 
 
 @partial(jax.jit, donate_argnums=0)

@@ -85,8 +85,7 @@ class Estimator:
 
     def _more_rows(self, x: Any) -> Array:
         """Rows for a fitted estimator."""
-        if not hasattr(self, "n_features_in_"):
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit first.")
+        self._require_fitted()
         found = rows_of(x)
         if found.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -94,6 +93,10 @@ class Estimator:
                 f"{self.n_features_in_} features as input."
             )
         return found
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "n_features_in_"):
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit first.")
 
 
 def rows_of(x: Any) -> Array:
@@ -128,7 +131,7 @@ def _numbers(x: Any) -> Array:
         if hasattr(x, "toarray"):
             raise TypeError("Sparse data was passed, but dense data is required. Use x.toarray().")
         x = np.asarray(x)
-        x = x.astype(float) if x.dtype.kind in "OUS" else x
+        x = x.astype(float) if x.dtype.kind in "OUSiu" else x
     found = as_array(x)
     if jnp.issubdtype(found.dtype, jnp.complexfloating):
         raise ValueError(f"Complex data not supported: got {found.dtype}. Take real and imag.")
@@ -141,7 +144,8 @@ def _check_finite(x: Array, name: str) -> None:
     wrong = jnp.stack([jnp.isnan(x.block).any(), jnp.isinf(x.block).any()]).astype(jnp.int32)
     nan, infinite = np.asarray(sharers(x).reduce(wrong, "max"))
     if nan or infinite:
-        what = "NaN" if nan else "infinity"
+        largest = f"{jnp.finfo(x.dtype).max:.3g}"
+        what = "NaN" if nan else f"infinity, or a number above {largest}, the largest {x.dtype}"
         raise ValueError(f"Input {name} contains {what}. Give finite numbers, or leave rows out.")
 
 

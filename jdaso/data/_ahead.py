@@ -96,6 +96,7 @@ class Ahead:
             if not self._may_put(number):
                 return
             self._land(number, batch)
+            batch = None  # nothing of it is left while the next one is read
 
     def _next(self) -> int | None:
         """The number of the next batch; None if there is none, or after `close`."""

@@ -10,6 +10,9 @@ import numpy as np
 
 from .._jax.types import PyTree
 
+_SHOWN = 8
+"""Arrays that an error names."""
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -41,10 +44,11 @@ class Arrays:
     """A tree of arrays in memory with equal numbers of rows.
 
     Args:
-        tree: NumPy arrays, or anything that `numpy.asarray` accepts.
+        tree: NumPy arrays, or anything that `numpy.asarray` accepts, lists included.
 
     Raises:
         ValueError: the arrays have no rows, or different numbers of them.
+        TypeError: an array is one of `jdaso.array`, whose rows may be on other nodes.
 
     Example:
         >>> import numpy as np
@@ -54,7 +58,8 @@ class Arrays:
     """
 
     def __init__(self, tree: PyTree):
-        self.tree = jax.tree.map(np.asarray, tree)
+        is_array = lambda x: isinstance(x, list) or hasattr(x, "__array__")  # noqa: E731
+        self.tree = jax.tree.map(_on_host, tree, is_leaf=is_array)
         self._length = common_length({_name(p): x for p, x in jax.tree.leaves_with_path(self.tree)})
 
     def __len__(self) -> int:
@@ -113,12 +118,22 @@ def common_length(arrays: dict[str, Any]) -> int:
     lengths = {name: len(x) if getattr(x, "shape", (1,)) else 0 for name, x in arrays.items()}
     found = set(lengths.values())
     if len(found) != 1 or found == {0}:
-        said = ", ".join(f"{name or 'the array'}: {n}" for name, n in lengths.items())
+        said = ", ".join(f"{name or 'the array'}: {n}" for name, n in [*lengths.items()][:_SHOWN])
+        said += f" and {len(lengths) - _SHOWN} more" if len(lengths) > _SHOWN else ""
         raise ValueError(
             "Samples are rows of arrays, which must all have equally many, at least one, got "
             f"{said or 'no array'}."
         )
     return found.pop()
+
+
+def _on_host(x: Any) -> np.ndarray:
+    if hasattr(x, "__array__") and hasattr(x, "world"):
+        raise TypeError(
+            "An array of jdaso.array is no source of samples: its rows may be on other nodes. Give "
+            "Loader(jdaso.array.Rows(x), ..., share=(0, 1)), and the batch size of a node."
+        )
+    return np.asarray(x)
 
 
 def _name(path: Any) -> str:

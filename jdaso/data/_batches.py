@@ -56,6 +56,11 @@ class Batches:
     weights: bool
     prefix: Callable[[int], str]
 
+    @property
+    def part(self) -> int:
+        """The number of the node whose own samples these are; 0 where all nodes have the same."""
+        return getattr(self.source, "part", None) or 0
+
     def read(self, position: int) -> PyTree:
         """Reads the rank's part of the batch that begins at `position`.
 
@@ -125,7 +130,8 @@ class Batches:
         found = []
         for k, sample in enumerate(indices):
             key = np.array([self.order.seed % 2**64, begin + k], np.uint64)
-            random = np.random.Generator(np.random.Philox(key=key))
+            bits = np.random.Philox(key=key, counter=[0, 0, 0, self.part])
+            random = np.random.Generator(bits)
             try:
                 found.append(transform(jax.tree.map(lambda x, k=k: x[k], batch), random))
             except Exception as error:

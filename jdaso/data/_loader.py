@@ -20,6 +20,8 @@ from ._batches import Batches, Transform, places_of_rank
 from ._order import LARGEST, Order
 from ._reading import LoadingError
 
+_WHAT = "make a loader"
+
 
 class Loader:
     """Batches of a source, put on this node's devices ahead of time.
@@ -102,14 +104,18 @@ class Loader:
         prefetch: SupportsIndex = 2,
         timeout_seconds: float = 600.0,
     ):
-        samples = as_source(source)
-        block = _whole("shuffle_block", shuffle_block, 1)
-        self.order = Order(len(samples), operator.index(seed), bool(shuffle), block)
-        batch_size = _whole("batch_size", batch_size)  # `_agree` checks that it is above 0
-        epochs = None if epochs is None else _whole("epochs", epochs, 1)
-        workers, prefetch = _whole("workers", workers, 1), _whole("prefetch", prefetch, 2)
-        if not timeout_seconds > 0:
-            raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
+        try:
+            samples = as_source(source)
+            block = _whole("shuffle_block", shuffle_block, 1)
+            self.order = Order(len(samples), _whole("seed", seed), bool(shuffle), block)
+            batch_size = _whole("batch_size", batch_size)  # `_agree` checks that it is above 0
+            epochs = None if epochs is None else _whole("epochs", epochs, 1)
+            workers, prefetch = _whole("workers", workers, 1), _whole("prefetch", prefetch, 2)
+            if not timeout_seconds > 0:
+                raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
+        except (TypeError, ValueError) as error:
+            session.all_ranks.everyone(_WHAT, str(error))  # the other nodes are in `_agree`
+            raise
         self.batch_size, self.epochs = batch_size, epochs
         self._session = session
         self._timeout_seconds = min(timeout_seconds, threading.TIMEOUT_MAX)
@@ -117,7 +123,7 @@ class Loader:
         # Virtual nodes share one process, which takes the batches of all of them.
         if share is None:
             share = (0, 1) if session.simulated else session.share()
-        share = self._agree(share)
+        share = self._agree(share, getattr(samples, "part", None))
         places = places_of_rank(share, session.devices, batch_size)
         self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples
         self._prefix = lambda position: session.topology.prefix(position // batch_size)
@@ -234,8 +240,12 @@ class Loader:
     def _on_closing(self, after_error: bool) -> None:
         self.close()
 
-    def _agree(self, share: Any) -> tuple[int, int]:
+    def _agree(self, share: Any, own: int | None) -> tuple[int, int]:
         """Checks that all nodes read one stream, and that each can share out its part.
+
+        Args:
+            share: see `Loader`.
+            own: the node whose own samples the source has; None if all nodes have the same.
 
         Returns:
             `share`, as a tuple of two integers.
@@ -248,6 +258,11 @@ class Loader:
         unit = max(parts, 1) * devices
         if not 0 <= part < parts:
             said = f"share must be (p, P) with 0 <= p < P, got {share}."
+        elif own is not None and parts > 1:
+            said = (
+                f"The source has the samples of this node only, and share={share} would leave out "
+                "those of the other parts. Give share=(0, 1), and the batch size of a node."
+            )
         elif self.batch_size < 1 or self.batch_size % unit:
             below = max(self.batch_size // unit, 1) * unit
             near = f"{below}" + f" or {below + unit}" * (self.batch_size > unit)
@@ -255,12 +270,12 @@ class Loader:
                 f"batch_size counts all nodes together and must be a multiple of {unit} ({parts} "
                 f"nodes times {devices} local devices), got {self.batch_size}. Take {near}."
             )
-        for text in self._session.all_ranks.everyone("make a loader", said):
+        for text in self._session.all_ranks.everyone(_WHAT, said):
             if text:
                 raise ValueError(text)
         facts = {"batch_size": self.batch_size, "epochs": self.epochs, "order": self.order}
         facts["number of parts"] = parts
-        self._session.agree("make a loader", [(name, str(x)) for name, x in facts.items()])
+        self._session.agree(_WHAT, [(name, str(x)) for name, x in facts.items()])
         return part, parts
 
     def _steps_left(self) -> int:

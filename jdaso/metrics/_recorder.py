@@ -125,7 +125,8 @@ class Recorder:
         if self._last_phase == "cycling" != row.get("phase"):
             self._put_events()  # before those of a long cool-down replace them
         self._last_phase = row.get("phase", "")
-        self._writer.put(row | self._totals() | scalars)
+        numbers = {name: getattr(x, "block", x) for name, x in scalars.items()}
+        self._writer.put(row | self._totals() | numbers)
 
     def checkpoint(self, step: int) -> None:
         """Records a checkpoint of your own; `jdaso.checkpoint` records its own."""
@@ -274,6 +275,11 @@ def check_scalar(name: str, value: Any) -> None:
         )
     if isinstance(value, bool | int | float):
         return
+    if hasattr(value, "world") and value.split is not None:  # of jdaso.array
+        raise ValueError(
+            f"{name} is divided over the nodes, and the recorder moves nothing between them. "
+            f"Give a number: {name}=float({name})."
+        )
     dtype = getattr(value, "dtype", None)
     if (
         dtype is None

@@ -41,6 +41,8 @@ class Groups(Estimator):
             raise ValueError(
                 f"n_clusters must be at least 1, got {self.n_clusters}. Give the number of groups."
             )
+        if (most := getattr(self, "max_iter", 1)) < 1:
+            raise ValueError(f"max_iter must be at least 1, got {most}.")
         found = super()._rows(x)
         if found.shape[0] < self.n_clusters:
             raise ValueError(
@@ -59,7 +61,7 @@ def nearest(
 
 
 Seed = int | np.random.RandomState | None
-"""A seed, or what draws one; None is 0."""
+"""A seed, or what draws one; None is 0, so that all nodes have the same."""
 
 
 def seed_of(state: Seed, x: Array) -> int:
@@ -89,6 +91,8 @@ def first(x: Array, clusters: int, init: Any, seed: Seed, distances: Distances) 
         wanted = (clusters, x.shape[1])
         if centers.shape != wanted:
             raise ValueError(f"init must have the shape {wanted}, got {centers.shape}.")
+        if not bool(jnp.isfinite(centers).all()):
+            raise ValueError("init contains NaN or infinity. Give finite centers.")
         return jnp.asarray(centers, x.dtype)
     if init != "k-means++":
         raise ValueError(f"init must be 'k-means++' or the centers, got {init!r}.")

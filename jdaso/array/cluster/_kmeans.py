@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._array import Array
 from .._distances import euclidean
@@ -98,14 +101,66 @@ def _labels(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Arra
     return _over_rows(block, add, jnp.zeros(len(block), int))
 
 
-def _step(block: jax.Array, offset: jax.Array, world: World, found: _Found) -> _Found:
-    """One iteration; a center without rows stays in place."""
-    sums = world.reduce(_shares(block, offset, found.centers), "sum")
-    numbers = HIGH * sums[:-1, -2:-1] + sums[:-1, -1:]
-    centers = jnp.where(numbers > 0, sums[:-1, :-2] / jnp.maximum(numbers, 1), found.centers)
+@jax.jit
+def _farthest(block: jax.Array, offset: jax.Array, centers: jax.Array) -> jax.Array:
+    """A node's k rows that are farthest from their centers, ``[k, d + 2]``.
+
+    Each with the squared distance (-1 if the node has fewer rows) and the number of its center.
+    """
+
+    def add(rows: jax.Array, new: jax.Array, place: Any, found: jax.Array) -> jax.Array:
+        rows = rows - offset
+        squares = jnp.sum((rows - centers[_nearest_of(rows, centers)]) ** 2, 1)
+        return jax.lax.dynamic_update_slice_in_dim(found, squares, place, 0)
+
+    count = min(len(centers), len(block))
+    squares = _over_rows(block, add, jnp.zeros(len(block), block.dtype))
+    squares, places = jax.lax.top_k(squares, count)
+    rows = block[places] - offset
+    labels = _nearest_of(rows, centers).astype(block.dtype)
+    found = jnp.concatenate([rows, squares[:, None], labels[:, None]], 1)
+    return jnp.pad(found, ((0, len(centers) - count), (0, 0)), constant_values=-1)
+
+
+def _relocated(
+    candidates: jax.Array, sums: jax.Array, numbers: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Sums and numbers of rows, with a row for each center that had none.
+
+    The rows farthest from their centers, of all nodes, are taken from these; as scikit-learn does.
+    """
+    order = jnp.argsort(-candidates[:, -2], stable=True)[: len(sums)]
+    rows, squares, labels = candidates[order, :-2], candidates[order, -2], candidates[order, -1]
+    empty = numbers[:, 0] == 0
+    used = (jnp.arange(len(sums)) < jnp.sum(empty)) & (squares > 0)
+    owners = jnp.maximum(labels, 0).astype(int)
+    sums = sums.at[owners].add(jnp.where(used[:, None], -rows, 0))
+    numbers = numbers.at[owners, 0].add(jnp.where(used, -1, 0))
+    place = jnp.maximum(jnp.cumsum(empty) - 1, 0)  # among the centers without rows
+    takes = (empty & used[place])[:, None]
+    return jnp.where(takes, rows[place], sums), jnp.where(takes, 1, numbers)
+
+
+def _if(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    return yes() if condition else no()
+
+
+def _step(
+    block: jax.Array, offset: jax.Array, world: World, found: _Found, choose: Callable[..., Any]
+) -> _Found:
+    """One iteration; `choose` is `jax.lax.cond`, or the same outside of a program."""
+    shares = world.reduce(_shares(block, offset, found.centers), "sum")
+    sums, numbers = shares[:-1, :-2], HIGH * shares[:-1, -2:-1] + shares[:-1, -1:]
+
+    def relocated() -> tuple[jax.Array, jax.Array]:
+        of_nodes = world.gather(_farthest(block, offset, found.centers), (len(sums),) * world.nodes)
+        return _relocated(of_nodes, sums, numbers)
+
+    sums, numbers = choose(jnp.any(numbers == 0), relocated, lambda: (sums, numbers))
+    centers = jnp.where(numbers > 0, sums / jnp.maximum(numbers, 1), found.centers)
     # Nodes of other processors may differ in the last bit, and must not decide by their own.
     shift = world.reduce(jnp.sum((centers - found.centers) ** 2), "max")
-    return _Found(centers, shift, sums[-1, 0], found.iterations + 1)
+    return _Found(centers, shift, shares[-1, 0], found.iterations + 1)
 
 
 def _goes_on(most: int, tolerance: Any, found: _Found) -> Any:
@@ -117,7 +172,8 @@ def _compiled(
     block: jax.Array, offset: jax.Array, begin: _Found, tolerance: Any, *, world: World, most: int
 ) -> _Found:
     goes_on = partial(_goes_on, most, tolerance)
-    return jax.lax.while_loop(goes_on, partial(_step, block, offset, world), begin)
+    step = partial(_step, block, offset, world, choose=jax.lax.cond)
+    return jax.lax.while_loop(goes_on, step, begin)
 
 
 def _eager(
@@ -125,7 +181,7 @@ def _eager(
 ) -> _Found:
     found = begin
     while _goes_on(most, tolerance, found):
-        found = _step(block, offset, world, found)
+        found = _step(block, offset, world, found, _if)
     return found
 
 
@@ -133,17 +189,18 @@ class KMeans(Groups):
     """k-means clustering, like `sklearn.cluster.KMeans`.
 
     Each iteration moves each center to the mean of the rows that are nearest to it, until the
-    centers move by less than `tol` times the mean variance of the columns (squared).
+    centers move by less than `tol` times the mean variance of the columns (squared). A center
+    without rows moves to the row that is farthest from its own, which moves k rows more.
 
     Args:
         n_clusters: k.
         init: ``"k-means++"``, or the first centers, ``[k, d]``.
         n_init: the number of runs, each from other first centers; the one with the least inertia is
-            kept. ``"auto"`` is 1.
+            kept. ``"auto"`` is 1. With given centers there is one run.
         max_iter: the maximum number of iterations.
         tol: see above.
-        random_state: a seed for the first centers, or a `numpy.random.RandomState`, of which
-            node 0's draws one for all.
+        random_state: a seed for the first centers; None is 0. Or a `numpy.random.RandomState`, of
+            which node 0's draws one for all.
         compiled: whether all iterations are one compiled program, with their reductions; needs
             mpi4jax where there are several nodes. False: each iteration returns to Python.
 
@@ -185,29 +242,43 @@ class KMeans(Groups):
         x = self._rows(x)
         world, offset = sharers(x), x.mean(axis=0).block  # nearer to 0 squares lose no digits
         tolerance = self.tol * float(world.reduce(jnp.mean(x.var(axis=0).block), "max"))
-        begin = seed_of(self.random_state, x)
-        count = 1 if self.n_init == "auto" else int(self.n_init)
-        seeds = range(begin, begin + count)
-        runs = (self._run(x, world, offset, seed, tolerance) for seed in seeds)
-        found, self.inertia_ = min(runs, key=lambda one: one[1])
+        runs = (self._run(x, world, offset, seed, tolerance) for seed in self._seeds(x))
+        found, self.inertia_, empty = min(runs, key=lambda one: one[1])
+        if empty:
+            warnings.warn(
+                f"{empty} of {self.n_clusters} clusters have no rows. Rows may be equal: take "
+                f"n_clusters={self.n_clusters - empty}.",
+                stacklevel=2,
+            )
         self.cluster_centers_ = whole(found.centers + offset, x)
         self.n_iter_ = int(found.iterations)
         self.labels_ = like_rows(_labels(x.block, offset, found.centers), x)
         return self
 
+    def _seeds(self, x: Array) -> list[int]:
+        """The seed of each run."""
+        given: Any = 1 if self.n_init == "auto" else self.n_init
+        count = operator.index(given)
+        if count < 1:
+            raise ValueError(f"n_init must be at least 1, got {count}.")
+        begin = seed_of(self.random_state, x)
+        if not isinstance(self.init, str):
+            return [begin]
+        return [begin, *map(int, np.random.SeedSequence(begin).generate_state(count - 1))]
+
     def _run(
         self, x: Array, world: World, offset: jax.Array, seed: int, tolerance: float
-    ) -> tuple[_Found, float]:
-        """One run from first centers, and its inertia; centers without the offset."""
+    ) -> tuple[_Found, float, int]:
+        """One run, its inertia, and the number of centers without rows; centers without offset."""
         begin = first(x, self.n_clusters, self.init, seed, _squares) - offset
         state = _Found(begin, jnp.asarray(jnp.inf, x.dtype), jnp.zeros((), x.dtype), jnp.int32(0))
         run = _compiled if self.compiled else _eager
         found = run(x.block, offset, state, tolerance, world=world, most=self.max_iter)
-        last = _shares(x.block, offset, found.centers)[-1, 0]
-        return found, float(world.reduce(last, "sum"))
+        last = world.reduce(_shares(x.block, offset, found.centers), "sum")
+        return found, float(last[-1, 0]), int(jnp.sum((last[:-1, -2:] == 0).all(1)))
 
     def transform(self, x: Any) -> Array:
-        """Returns the distances of rows to the centers, ``[n, k]``. Nothing moves."""
+        """Returns the distances of rows to the centers, ``[n, k]``. Moves two numbers."""
         x = self._more_rows(x)
         return like_rows(euclidean(x.block, self.cluster_centers_.block), x)
 
@@ -226,7 +297,7 @@ class KMeans(Groups):
         return -float(sharers(x).reduce(own, "sum"))
 
     def predict(self, x: Any) -> Array:
-        """Returns the index of the nearest center of each row. Nothing moves."""
+        """Returns the index of the nearest center of each row. Moves two numbers."""
         x, centers = self._more_rows(x), self.cluster_centers_.block
         offset = jnp.mean(centers, 0)
         return like_rows(_labels(x.block, offset, centers - offset), x)

@@ -72,7 +72,7 @@ class KMedians(Groups):
         return self
 
     def predict(self, x: Any) -> Array:
-        """Returns the index of the nearest center of each row. Nothing moves."""
+        """Returns the index of the nearest center of each row. Moves two numbers."""
         x = self._more_rows(x)
         return like_rows(nearest(x.block, self.cluster_centers_.block, city)[0], x)
 

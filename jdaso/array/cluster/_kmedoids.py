@@ -32,7 +32,8 @@ class KMedoids(Groups):
 
     Attributes:
         cluster_centers_: ``[k, d]``, rows of x, the same on all nodes.
-        medoid_indices_: their numbers, ``[k]``, on the host; -1 for a given center without rows.
+        medoid_indices_: their numbers, ``[k]``, on the host; -1 for a center without rows: a given
+            one, or one that is equal to another.
         labels_: the nearest center of each row, in the layout of the rows.
         inertia_: sum of distances to the nearest center.
         n_iter_: the number of iterations.
@@ -69,7 +70,7 @@ class KMedoids(Groups):
         return self
 
     def predict(self, x: Any) -> Array:
-        """Returns the index of the nearest center of each row. Nothing moves."""
+        """Returns the index of the nearest center of each row. Moves two numbers."""
         x = self._more_rows(x)
         return like_rows(nearest(x.block, self.cluster_centers_.block, euclidean)[0], x)
 

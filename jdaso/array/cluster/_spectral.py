@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .._array import Array
-from .._distances import rbf
+from .._distances import kernel
 from .._estimator import like_rows, whole
 from .._layout import ArrayLayout
 from .._move import laid, resplit
@@ -75,7 +75,9 @@ class SpectralClustering(Groups):
 
     def _affinity(self, x: Array) -> Array:
         if self.affinity == "rbf":
-            return rbf(x, sigma=(2 * self.gamma) ** -0.5)
+            if not self.gamma >= 0:
+                raise ValueError(f"gamma must be at least 0, got {self.gamma}.")
+            return kernel(x, None, self.gamma)
         if self.affinity != "precomputed" or x.shape[0] != x.shape[1]:
             raise ValueError(
                 "affinity must be 'rbf', or 'precomputed' with a square matrix; got "

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._array import Array, as_array
-from .._estimator import Estimator, like_rows, whole
+from .._array import Array
+from .._estimator import Estimator, like_rows, rows_of, whole
 from .._moments import mean as mean_of
 from .._moments import moments
 from .._reduce import agreed, sharers
@@ -22,7 +22,7 @@ class PCA(Estimator):
 
     The rows' mean is subtracted, and the singular values and right vectors of the remainder come
     from its triangular factor R, ``[min(n, d), d]``. `fit` moves two numbers of each column and R
-    from each node; `transform` moves nothing. No node holds the rows of another.
+    from each node; `transform` two numbers, to check the rows. No node holds the rows of another.
 
     Args:
         n_components: their number; a share in (0, 1): as many as explain that share of the
@@ -80,8 +80,9 @@ class PCA(Estimator):
             )
             mean = old + (mean - old) * (number / (seen + number))
             number += seen
+        singular, axes, mean = agreed(sharers(x), *_axes(factor), mean)
+        self._keep(x, number, singular, axes)  # raises before anything is kept
         self._triangle, self.n_samples_, self.mean_ = factor, number, whole(mean, x)
-        self._keep(x, *agreed(sharers(x), *_axes(factor)))
         return self
 
     def _factor(self, centered: Array) -> jax.Array:
@@ -90,19 +91,19 @@ class PCA(Estimator):
         if self.svd_solver != "covariance_eigh":
             solvers = "auto, full, covariance_eigh"
             raise ValueError(f"svd_solver must be one of {solvers}, got {self.svd_solver!r}.")
-        products = sharers(centered).reduce(centered.block.T @ centered.block, "sum")
+        products = sharers(centered).reduce(_times(centered.block.T, centered.block), "sum")
         values, vectors = jnp.linalg.eigh(products)
         return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
 
-    def _keep(self, x: Array, singular: jax.Array, axes: jax.Array) -> None:
-        """Keeps the requested components."""
-        most = min(self.n_samples_, self.n_features_in_)
+    def _keep(self, x: Array, rows: int, singular: jax.Array, axes: jax.Array) -> None:
+        """Keeps the requested components of this many rows."""
+        most = min(rows, self.n_features_in_)
         singular, axes = singular[:most], axes[:most]
         # Summed exactly, since all nodes must keep the same number.
         squares = np.asarray(singular, float) ** 2
         ratio = squares / max(math.fsum(squares.tolist()), np.finfo(float).tiny)
         kept = self._number(ratio, most)
-        variance = jnp.asarray(squares / max(self.n_samples_ - 1, 1), singular.dtype)
+        variance = jnp.asarray(squares / max(rows - 1, 1), singular.dtype)
         ratio = jnp.asarray(ratio, singular.dtype)
         self.n_components_ = kept
         self.components_ = whole(axes[:kept], x)
@@ -135,11 +136,18 @@ class PCA(Estimator):
         """Returns the coordinates of rows, ``[n, k]``, in the layout of the rows."""
         x = self._more_rows(x)
         axes = self.components_.block
-        return like_rows((x.block - self.mean_.block) @ axes.T / self._scale(), x)
+        return like_rows(_times(x.block - self.mean_.block, axes.T) / self._scale(), x)
 
     def inverse_transform(self, x: Any) -> Array:
         """Returns the rows with these coordinates, ``[n, k]`` -> ``[n, d]``."""
-        return (as_array(x) * self._scale()) @ self.components_ + self.mean_
+        self._require_fitted()
+        x = rows_of(x)
+        if x.shape[1] != self.n_components_:
+            raise ValueError(
+                f"X has {x.shape[1]} coordinates, but this PCA has {self.n_components_} components."
+            )
+        rows = _times(x.block * self._scale(), self.components_.block) + self.mean_.block
+        return like_rows(rows, x)
 
     def score_samples(self, x: Any) -> Array:
         """Returns the logarithm of the probability density of each row, ``[n]``.
@@ -165,10 +173,10 @@ class PCA(Estimator):
         volume += axes.shape[1] * math.log(2 * math.pi)
         volume += others * math.log(noise) if others else 0.0
         centered = x.block - self.mean_.block
-        along = centered @ axes.T
+        along = _times(centered, axes.T)
         distance = jnp.sum(along**2 / variance, 1)
         if others:
-            distance += jnp.sum((centered - along @ axes) ** 2, 1) / noise
+            distance += jnp.sum((centered - _times(along, axes)) ** 2, 1) / noise
         return like_rows(-0.5 * (distance + volume), x)
 
     def score(self, x: Any, y: Any = None) -> float:
@@ -178,6 +186,11 @@ class PCA(Estimator):
     def fit_transform(self, x: Any, y: Any = None) -> Array:
         """Finds the components and returns the coordinates."""
         return self.fit(x).transform(x)
+
+
+def _times(x: jax.Array, y: jax.Array) -> jax.Array:
+    """A product in full precision, also on GPUs."""
+    return jnp.matmul(x, y, precision="highest")
 
 
 @jax.jit

@@ -35,7 +35,8 @@ def _sums(x: Array, y: Array, *, intercept: bool) -> _Sums:
     if intercept:
         means = at.reduce(jnp.sum(both, 0) / x.shape[0], "sum")
         both = both - varied(means, at)
-    products = at.reduce(both.T @ both / x.shape[0], "sum")
+    products = jnp.matmul(both.T, both, precision="highest")
+    products = at.reduce(products / x.shape[0], "sum")
     problem = Problem(products[:-1, :-1], products[:-1, -1], products[-1, -1])
     return _Sums(problem, means[:-1], means[-1])
 
@@ -94,7 +95,8 @@ def lasso_path(
         max_iter: as in `lasso`.
 
     Returns:
-        The penalties, descending, ``[p]``; the weights ``[d, p]``; the duality gaps ``[p]``.
+        The penalties, descending, ``[p]``; the weights ``[d, p]``; the duality gaps ``[p]``. A
+        warning names those of larger gaps than `tol` allows.
 
     Moves one reduction of (d + 1)² numbers for the whole path: each penalty begins at the weights
     of the previous one.
@@ -106,6 +108,13 @@ def lasso_path(
         alphas = _grid(float(jnp.max(jnp.abs(problem.moment))), eps, n_alphas)
     falling = jnp.asarray(-np.sort(-np.asarray(alphas)), x.dtype)
     weights, gaps = agreed(sharers(x), *_path(problem, falling, Stop(tol, max_iter)))
+    if left := int(jnp.sum(gaps > tol * problem.square)):
+        warnings.warn(
+            f"lasso_path did not converge for {left} of {len(falling)} penalties: after {max_iter} "
+            "sweeps their duality gaps are above tol. Raise max_iter or tol, or leave out the "
+            "smallest penalties.",
+            stacklevel=2,
+        )
     return whole(falling, x), whole(weights.T, x), whole(gaps, x)
 
 
@@ -145,7 +154,7 @@ class Lasso(Estimator):
     """Linear regression with few nonzero weights, like `sklearn.linear_model.Lasso`.
 
     `fit` moves two reductions, of d + 1 and of (d + 1)² numbers; each node sweeps over the weights
-    by itself, on these sums, which moves nothing. `predict` moves nothing.
+    by itself, on these sums, which moves nothing. `predict` moves two numbers, to check the rows.
 
     Args:
         alpha: the weight of the penalty; see `lasso`.
@@ -189,7 +198,8 @@ class Lasso(Estimator):
             *agreed(sharers(x), *_solved(sums.problem, alpha, Stop(self.tol, self.max_iter)))
         )
         self.coef_ = whole(found.weights, x)
-        self.intercept_ = float(sums.level - sums.center @ found.weights)
+        (level,) = agreed(sharers(x), sums.level - jnp.sum(sums.center * found.weights))
+        self.intercept_ = float(level)
         self.n_iter_, self.dual_gap_ = int(found.sweeps), float(found.gap)
         if found.gap > self.tol * sums.problem.square:
             warnings.warn(
@@ -202,7 +212,8 @@ class Lasso(Estimator):
     def predict(self, x: Any) -> Array:
         """Returns ``x w + intercept``, in the layout of the rows."""
         x = self._more_rows(x)
-        return like_rows(x.block @ self.coef_.block + self.intercept_, x)
+        products = jnp.matmul(x.block, self.coef_.block, precision="highest")
+        return like_rows(products + self.intercept_, x)
 
     def score(self, x: Any, y: Any) -> float:
         """Returns the coefficient of determination, R²; moves three numbers from each node.

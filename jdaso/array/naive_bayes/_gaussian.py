@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,12 +16,15 @@ from .._estimator import classes_of, like_rows, rows_of, whole
 from .._reduce import sharers
 from .._world import World
 
+FEW = 64
+"""Classes whose rows are added by a product, in n numbers for each; more take no memory."""
+
 
 class GaussianNB(Classifier):
     """Naive Bayes with normal distributions, like `sklearn.naive_bayes.GaussianNB`.
 
     `fit` moves the number, the mean and the spread of the rows of each class, (2 d + 1) numbers for
-    each from each node; `predict` moves nothing.
+    each from each node; `predict` two numbers, to check the rows.
 
     Args:
         priors: the probabilities of the classes; None: their shares of the rows.
@@ -45,7 +50,9 @@ class GaussianNB(Classifier):
             y: their labels ``[n]``.
         """
         x = self._rows(x)
-        self.classes_, codes = classes_of(y, x)
+        classes, codes = classes_of(y, x)
+        self._require_priors(classes)
+        self.classes_ = classes
         self._seen = _joined(sharers(x), x.block, codes.block, len(self.classes_))
         return self._keep(x)
 
@@ -74,6 +81,7 @@ class GaussianNB(Classifier):
             raise ValueError(
                 f"y has the labels {found}, the classes are {known}. Give all of them."
             )
+        self._require_priors(known)
         self.classes_, self.n_features_in_ = known, x.shape[1]
         places = jnp.asarray(np.searchsorted(known, found))[codes.block]
         new = _joined(sharers(x), x.block, places, len(known))
@@ -89,17 +97,20 @@ class GaussianNB(Classifier):
         columns = jnp.sum(total * (var + (mean - overall) ** 2), 0)
         self.class_count_ = counts
         self.epsilon_ = self.var_smoothing * float(jnp.max(columns))
-        self.class_prior_ = shares if self.priors is None else self._given_priors()
+        self.class_prior_ = shares if self.priors is None else np.asarray(self.priors, float)
         self.theta_, self.var_ = whole(mean, x), whole(var + self.epsilon_, x)
         return self
 
-    def _given_priors(self) -> np.ndarray:
+    def _require_priors(self, classes: np.ndarray) -> None:
+        """Raises if given priors do not fit; nothing was changed by then."""
+        if self.priors is None:
+            return
         priors = np.asarray(self.priors, float)
-        if len(priors) != len(self.classes_) or not np.isclose(priors.sum(), 1) or priors.min() < 0:
+        fits = priors.shape == (len(classes),) and np.isclose(priors.sum(), 1) and priors.min() >= 0
+        if not fits:
             raise ValueError(
-                f"priors must be {len(self.classes_)} numbers that sum up to 1, got {priors}."
+                f"priors must be {len(classes)} numbers that sum up to 1, got {priors}."
             )
-        return priors
 
     def predict_joint_log_proba(self, x: Any) -> Array:
         """Returns the logarithms of the joint probabilities, ``[n, k]``."""
@@ -151,12 +162,20 @@ def _merged(first: _Classes, second: _Classes) -> _Classes:
 def _of_classes(block: jax.Array, codes: jax.Array, classes: int) -> tuple[jax.Array, jax.Array]:
     """This node's numbers of rows ``[k]``, and their means and mean squares, ``[2, k, d]``."""
     counts = jnp.bincount(codes, length=classes)
-    chosen = jax.nn.one_hot(codes, classes, dtype=block.dtype)
+    add = _adding(codes, classes, block.dtype)
     divisor = jnp.maximum(counts, 1)[:, None].astype(block.dtype)
     middle = jnp.sum(block, 0) / max(len(block), 1)  # squares of rows near 0 lose no digits
-    means = middle + chosen.T @ (block - middle) / divisor
-    spreads = chosen.T @ (block - means[codes]) ** 2 / divisor
+    means = middle + add(block - middle) / divisor
+    spreads = add((block - means[codes]) ** 2) / divisor
     return counts, jnp.stack([means, spreads])
+
+
+def _adding(codes: jax.Array, classes: int, dtype: Any) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function that adds the rows of each class, ``[n, d]`` -> ``[k, d]``."""
+    if classes > FEW:
+        return partial(jax.ops.segment_sum, segment_ids=codes, num_segments=classes)
+    chosen = jax.nn.one_hot(codes, classes, dtype=dtype).T
+    return lambda rows: jnp.matmul(chosen, rows, precision="highest")
 
 
 @jax.jit

@@ -75,8 +75,9 @@ class KNeighborsClassifier(Classifier):
         """Returns the share of votes of each class, ``[n, classes]``."""
         distances, _, codes = self._nearest(x, self.n_neighbors)
         votes = self._votes(distances.block)
-        chosen = jax.nn.one_hot(codes.block, len(self.classes_), dtype=votes.dtype)
-        shares = jnp.einsum("nk,nkc->nc", votes, chosen)
+        rows = jnp.arange(len(votes))[:, None]
+        shares = jnp.zeros((len(votes), len(self.classes_)), votes.dtype)
+        shares = shares.at[rows, codes.block].add(votes)
         return like_rows(shares / jnp.sum(shares, 1, keepdims=True), distances)
 
     def _votes(self, distances: jax.Array) -> jax.Array:

@@ -15,7 +15,8 @@ from .._moments import moments
 class StandardScaler(Estimator):
     """``(x - mean) / std`` of each column, like `sklearn.preprocessing.StandardScaler`.
 
-    `fit` moves two numbers of each column, in one operation; `transform` moves nothing.
+    `fit` moves two numbers of each column, in one operation; `transform` two numbers, to check the
+    rows.
 
     Args:
         with_mean: whether to subtract the mean.

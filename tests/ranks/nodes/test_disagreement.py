@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import jdaso
+from jdaso.data import Loader
 
 pytestmark = [pytest.mark.any_mpi, pytest.mark.several, pytest.mark.three_nodes]
 
@@ -158,3 +159,11 @@ def test_a_broadcast_of_other_bytes_is_refused(session):
     same = np.full(3, float(ODD), np.float32)
     found = jdaso.broadcast({"w": jnp.asarray(same) if ODD else same}, session)
     np.testing.assert_array_equal(found["w"], 0.0)
+
+
+@pytest.mark.several
+def test_a_loader_that_is_made_wrong_on_one_node_is_an_error_on_all():
+    with jdaso.Session(timeout_seconds=30) as session:
+        workers = 0 if session.node == 1 else 2
+        with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+            Loader(np.arange(12), session.num_nodes, session, workers=workers)

@@ -149,6 +149,28 @@ def test_a_transform_draws_the_same_for_any_number_of_nodes(session):
     assert len(np.unique(np.concatenate(whole))) == 48
 
 
+class OwnSamples(Arrays):
+    """Samples of one node only, as `jdaso.array.Rows`."""
+
+    def __init__(self, tree, part):
+        super().__init__(tree)
+        self.part = part
+
+
+def test_nodes_with_samples_of_their_own_draw_other_numbers(session):
+    def noise(source):
+        draws = lambda sample, random: random.random()  # noqa: E731
+        loader = Loader(source, 4, session, share=(0, 1), transform=draws)
+        found = np.asarray(next(loader))
+        loader.close()
+        return found.tolist()
+
+    of_all, *of_nodes = map(noise, [np.arange(4), *(OwnSamples(np.arange(4), k) for k in range(3))])
+    assert of_all == of_nodes[0] and len({*of_nodes[0], *of_nodes[1], *of_nodes[2]}) == 12
+    with pytest.raises(ValueError, match=r"samples of this node only, .* Give share=\(0, 1\)"):
+        Loader(OwnSamples(np.arange(4), 1), 4, session, share=(1, 2))
+
+
 class Failing(Arrays):
     broken = True
 
@@ -516,7 +538,9 @@ def unchecked(num_samples=8, **given):
     return loader
 
 
-@pytest.mark.parametrize("name", ["batch_size", "epochs", "workers", "prefetch", "shuffle_block"])
+@pytest.mark.parametrize(
+    "name", ["seed", "batch_size", "epochs", "workers", "prefetch", "shuffle_block"]
+)
 def test_numbers_that_are_not_whole_are_named(session, name):
     given = {"batch_size": 4, "session": session}
     with pytest.raises(TypeError, match=f"^{name} must be a whole number, got 4.0. Give an int"):

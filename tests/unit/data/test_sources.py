@@ -20,7 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jdaso.array as ja
 from jdaso.data import HDF5, Arrays, LoadingError, Npy, _open_files
+from jdaso.data._arrays import as_source
 from jdaso.data._reading import runs
 
 ASKED = [np.arange(23), np.array([22, 0, 0, 5, 4, 3, 6]), np.array([7]), np.arange(0)]
@@ -312,7 +314,7 @@ def test_arrays():
     found["x"][:] = -1  # a copy
     assert tree["x"].min() >= 0
     with pytest.raises(ValueError, match=r"equally many, at least one, got a: 3, b.0: 2"):
-        Arrays({"a": np.zeros(3), "b": [np.zeros(2)]})
+        Arrays({"a": np.zeros(3), "b": (np.zeros(2),)})
 
 
 def test_hdf5_that_links_to_another_file(tmp_path):
@@ -441,3 +443,23 @@ def test_elements_that_numpy_cannot_hold_are_named(tmp_path):
     stored(tmp_path / "x.h5", odd, np.ones(3))
     with pytest.raises(ValueError, match=r"'y' of .*x.h5 has elements that h5py cannot read"):
         HDF5(tmp_path / "x.h5", "y")
+
+
+def test_lists_are_arrays():
+    images = [np.full((2, 3), k) for k in range(4)]
+    source = Arrays({"image": images, "label": [0, 1, 0, 1]})
+    assert len(source) == 4
+    found = source.rows(np.array([3, 1]))
+    assert found["image"].shape == (2, 2, 3) and found["label"].tolist() == [1, 1]
+
+
+def test_an_error_names_some_of_many_arrays():
+    with pytest.raises(ValueError, match=r"7: 1 and 12 more\."):
+        Arrays(tuple(np.zeros(1 + (k == 15)) for k in range(20)))
+
+
+@pytest.mark.parametrize("tree", [ja.ones((4, 2)), {"x": ja.ones((4, 2), split=0)}])
+def test_arrays_over_nodes_are_refused(tree):
+    """JAX takes them for trees: the rows of this node would be all there are."""
+    with pytest.raises(TypeError, match=r"Give Loader\(jdaso.array.Rows\(x\), ..., share"):
+        as_source(tree)

@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import jdaso
+import jdaso.array as ja
 from jdaso.checkpoint import Checkpoints
 from jdaso.faults import Fault, Faults
 from jdaso.metrics import Recorder
@@ -224,6 +225,15 @@ def test_a_full_disk_is_one_warning_and_what_follows_reads(tmp_path, caplog, mon
     lines = (tmp_path / "node-00000.jsonl").read_text().splitlines()
     assert [json.loads(line)["number"] for line in lines[1:]] == [2, 3]
     assert len([x for x in caplog.records if "No space left" in x.message]) == 1
+
+
+def test_numbers_of_arrays_over_nodes(tmp_path):
+    with jdaso.Session() as session, Recorder(tmp_path, session) as recorder:
+        recorder.step(1, mean=ja.mean(ja.ones(3)), none=ja.asarray(np.float32("nan")))
+        with pytest.raises(ValueError, match=r"one is divided over the nodes, .* one=float\(one\)"):
+            recorder.step(2, one=ja.ones(1, split=0))
+    (row,) = rows_in(tmp_path, kind="step")
+    assert (row["mean"], row["none"]) == (1, "NaN")
 
 
 def test_tensorboard_gets_the_numbers(tmp_path):
