@@ -32,6 +32,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from .._jax.types import Leaves, PyTree
 from .._payload.layout import describe, is_float
 from .._payload.trees import to_leaves, travels
+from .stand_ins import trial
 
 Copies = tuple[tuple[int, int], ...]
 """Pairs of numbers: a leaf of the inner state, and the exchanged parameter leaf that it copies."""
@@ -124,7 +125,7 @@ class Finder:
     ) -> Copies:
         if not any(steers):
             return ()
-        with jax.ensure_compile_time_eval():
+        with jax.ensure_compile_time_eval(), trial():
             stand_ins, held = self._tried(params, state)
             held = tuple((place, number) for place, number in held if steers[place])
             try:

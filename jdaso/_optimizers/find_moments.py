@@ -96,7 +96,7 @@ class MomentsFinder(Trial[FoundMoments]):
         paths = [path_of(path) for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
         shared, failure = self._shared(params)
         seconds = {each.second for each in shared}
-        missed = [x.second for x in _pairs(params, state) if x.second not in seconds]
+        missed = [x.second for x in pairs_of(params, state) if x.second not in seconds]
         return FoundMoments(shared, tuple(paths[place] for place in missed), failure)
 
     def _shared(self, params: PyTree) -> tuple[tuple[Moments, ...], str]:
@@ -118,12 +118,12 @@ class MomentsFinder(Trial[FoundMoments]):
         if jax.tree.structure(real) != jax.tree.structure(state):
             raise ValueError("the state depends on the shapes of the parameters")
         return _averages(
-            self._init, self._update, lambda: zeros_of(params, side), _pairs(params, state)
+            self._init, self._update, lambda: zeros_of(params, side), pairs_of(params, state)
         )
 
 
-def _pairs(params: PyTree, state: PyTree) -> list[Moments]:
-    """Leaves ``mu`` and ``nu`` of one record, for the same parameter."""
+def pairs_of(params: PyTree, state: PyTree) -> list[Moments]:
+    """Returns leaves ``mu`` and ``nu`` of one record, for the same parameter."""
     flat = jax.tree_util.tree_flatten_with_path(state)[0]
     places = {path: place for place, (path, _) in enumerate(flat)}
     flat_params = jax.tree_util.tree_flatten_with_path(params)[0]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -24,6 +26,24 @@ class HasFailure(Protocol):
 
 
 Found = TypeVar("Found", bound=HasFailure)
+
+
+_tries: ContextVar[bool] = ContextVar("tries", default=False)
+
+
+def in_trial() -> bool:
+    """Returns whether an optimizer is only tried here; it must not send anything then."""
+    return _tries.get()
+
+
+@contextlib.contextmanager
+def trial() -> Iterator[None]:
+    """A trial of an inner optimizer, which each rank makes by itself."""
+    before = _tries.set(True)
+    try:
+        yield
+    finally:
+        _tries.reset(before)
 
 
 class Trial(abc.ABC, Generic[Found]):
@@ -60,12 +80,16 @@ class Trial(abc.ABC, Generic[Found]):
                 except Exception as error:  # such as an init that uses NumPy
                     self._known[key] = self._nothing(first_line(error))
                     return self._known[key]
-                found = thread.submit(self._found, shapes).result()
+                found = thread.submit(self._found_in_trial, shapes).result()
             about = type(self), *key, str(jax.tree.structure(state))
             if found.failure:
                 found = self._earlier.get(about, found)
             self._known[key] = self._earlier[about] = found
         return self._known[key]
+
+    def _found_in_trial(self, params: PyTree) -> Found:
+        with trial():
+            return self._found(params)
 
     @abc.abstractmethod
     def _nothing(self, failure: str) -> Found:

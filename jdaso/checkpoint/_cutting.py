@@ -5,6 +5,7 @@ that such a package needs belong here, and no code.
 """
 
 from ._facts import check_facts as check_facts
+from ._facts import take_measured as take_measured
 from ._files import DamagedError as DamagedError
 from ._files import Manifest as Manifest
 from ._files import plain_dtype as plain_dtype

@@ -247,7 +247,7 @@ def _partitions(
                 f"without num_replicas, got {strategy=}, {num_replicas=}."
             )
         return "auto"
-    if not isinstance(num_partitions, int) or num_partitions < 1:
+    if not isinstance(num_partitions, int | np.integer) or num_partitions < 1:
         raise ValueError(
             f'num_partitions must be a number, at least 1, or "auto", got {num_partitions!r}.'
         )

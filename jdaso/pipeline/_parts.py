@@ -22,6 +22,7 @@ from ..checkpoint._cutting import (
     of_first,
     require_seen,
     restore,
+    take_measured,
     together,
 )
 from ._plan.holding import Holding
@@ -144,6 +145,8 @@ class Partitions:
     def _read(self, root: Path, save: Save, like: PipelineState, *, goes_on: bool) -> PipelineState:
         folder = root / save.name
         parts = _parts_of(folder, save)
+        if goes_on:
+            take_measured(parts[0][1], self.savers)
         check_facts(parts[0][1], self.savers, goes_on=goes_on)
         paths = [path for path, _ in parts]
         return read_state(folder, paths, save.step, like, self._holding, self._grid)

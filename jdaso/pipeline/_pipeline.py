@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ import optax
 from .._jax.types import PyTree
 from .._nodes.mail import Mail
 from .._optimizers.daso import daso
+from .._optimizers.find_moments import pairs_of
 from .._optimizers.synchronous import synchronous
 from .._rules.phases import Phases
 from .._session import Session
@@ -36,6 +38,8 @@ from ._run.run import BatchRun, StepResult
 from ._run.work import StageWork
 from ._schedule import Action, make_schedule
 from ._state import PipelineState
+
+log = logging.getLogger("jdaso")
 
 
 class Pipeline:
@@ -86,6 +90,7 @@ class Pipeline:
         session.require_usable()
         if wire not in WIRES:
             raise ValueError(f"wire must be one of {', '.join(WIRES)}, got {wire!r}.")
+        _check_settings(settings or {}, phases)
         self.plan, self.session = plan, session
         self.schedule = make_schedule(
             schedule, plan.num_partitions, plan.num_microbatches, plan.chunks
@@ -112,18 +117,32 @@ class Pipeline:
         if phases is None:
             self._tx = synchronous(inner, **common)
         else:
-            if phases.sync_every == "auto" and phases.by_loss is None:
-                raise ValueError(
-                    'A pipeline needs a number for sync_every, got "auto": its partitions measure '
-                    "different times, and would be averaged at different steps. `python -m jdaso "
-                    "simulate --advise` finds one."
-                )
+            if not self._moments_are_everywhere(inner):
+                common["second_moments"] = "own"
             if phases.fragments == "auto":
                 phases = dataclasses.replace(phases, fragments=1)
             if common.get("wire") == "auto":
                 self.replicas.go_on_with(session.fastest_wire())  # the same on all partitions
             self._tx = daso(inner, phases=phases, **common)
         self._update = NonEmpty(self._update_params)
+
+    def _moments_are_everywhere(self, inner: optax.GradientTransformation) -> bool:
+        """Returns whether all partitions, or none, have second moments that `daso` could share.
+
+        Where it shares them it runs the optimizer twice, and the optimizer may send messages.
+        """
+        if self.plan.num_partitions == 1:
+            return True
+        structs = self.plan.holding.own_structs(self._place.rank)
+        mine = bool(pairs_of(structs, jax.eval_shape(inner.init, structs)))
+        said = self.session.all_ranks.everyone("make a pipeline", "yes" if mine else "no")
+        if len(set(said)) > 1 and self.session.node == 0:
+            log.warning(
+                "%s Some partitions have no parameters with second moments, so that nodes keep "
+                'their own (second_moments="own").',
+                self.session.topology.prefix(),
+            )
+        return len(set(said)) == 1
 
     def init(self, params: PyTree, state: PyTree = None) -> PipelineState:
         """Returns the state for the first step.
@@ -146,7 +165,8 @@ class Pipeline:
             self._devices.put_copy(x if k in held else x.reshape(-1)[:0])
             for k, x in enumerate(leaves)
         ]
-        self._compile()
+        with jax.debug_nans(False), jax.debug_infs(False):  # the model runs on ones
+            self._compile()
         return PipelineState(mine, self._tx.init(mine), jax.tree.unflatten(tree, kept))
 
     def step(self, state: PipelineState, batch: PyTree) -> tuple[PipelineState, StepResult]:
@@ -251,9 +271,17 @@ class Pipeline:
         self._steps = step  # messages name it
 
     def gather(self, params: PyTree) -> PyTree:
-        """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it."""
+        """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it.
+
+        Raises:
+            ValueError: on all nodes, if a leaf has another shape or dtype than the parameter.
+        """
         self._require_open()
         holding, mail, tags = self.plan.holding, self._mail, self._work.tags
+        unlike = holding.unlike(params, self._place.rank)
+        for text in self.session.all_ranks.everyone("gather parameters", unlike):
+            if text:
+                raise ValueError(text)
         rank, ranks = self._place.rank, range(self.plan.num_partitions)
         units = {k: np.asarray(x) for k, x in holding.split(params, rank).items()}
         for k, array in units.items():
@@ -312,3 +340,20 @@ class Pipeline:
                     sums = [self._devices.put(example(struct)) for struct in sums]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
+
+
+def _check_settings(settings: Mapping[str, Any], phases: Phases | None) -> None:
+    """Raises before anything is made that only `Pipeline.close` frees."""
+    make = synchronous if phases is None else daso
+    known = set(inspect.signature(make).parameters) - {"inner", "session", "phases", "local_axis"}
+    if unknown := sorted(set(settings) - known):
+        raise ValueError(
+            f"settings has {', '.join(unknown)}, and jdaso.{make.__name__} takes "
+            f"{', '.join(sorted(known))}."
+        )
+    if phases is not None and phases.sync_every == "auto" and phases.by_loss is None:
+        raise ValueError(
+            'A pipeline needs a number for sync_every, got "auto": its partitions measure '
+            "different times, and would be averaged at different steps. `python -m jdaso "
+            "simulate --advise` finds one."
+        )

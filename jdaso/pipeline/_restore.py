@@ -27,6 +27,9 @@ from ._plan.holding import Holding, Unit
 from ._run.grid import Grid
 from ._state import PipelineState
 
+_OF_STARTS = ("delay", "scale")
+"""Further fields with a number for each fragment, which its next start sets."""
+
 
 def read_state(
     folder: Path,
@@ -58,7 +61,9 @@ def read_state(
     rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
     # Leaves of the model's state: they are empty on ranks that do not hold them.
     states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
-    anew = {value.leaf.path for value in here if value.leaf.field in NEVER_STARTED}
+    # Partitions measure times, and hear losses, at moments of their own; all take the first's.
+    fields = (*NEVER_STARTED, *_OF_STARTS, "phase")
+    apart = {value.leaf.path for value in here if value.leaf.field in fields}
     for partition, part in enumerate(parts):
         arrays = _read_partition(part)
         for value in here:
@@ -76,7 +81,7 @@ def read_state(
                 if of[partition].shape == states[path] or partition == 0:
                     rows[path] = {0: of[partition]}
             elif leaf is None:
-                alike = path in anew or np.array_equal(of[0], of[partition], equal_nan=True)
+                alike = path in apart or np.array_equal(of[0], of[partition], equal_nan=True)
                 if of[0].ndim and not alike:
                     raise CheckpointError(
                         f"Leaf {path} of step {step} is not the same on all partitions, so "
@@ -89,8 +94,8 @@ def read_state(
     found = []
     for value in here:
         leaf, of = leaf_of[value.leaf.path], rows[value.leaf.path]
-        if value.leaf.field in NEVER_STARTED:
-            of, leaf = {0: np.full_like(of[0], NEVER_STARTED[value.leaf.field])}, None
+        if value.leaf.field in (*NEVER_STARTED, *_OF_STARTS):
+            of, leaf = {0: np.asarray(value.value)}, None
         array = of[0] if leaf is None else _assemble(of, old, holding, rank, leaf, value.leaf)
         if states.get(value.leaf.path) == (0,):
             array = np.zeros((0,), array.dtype)
@@ -100,7 +105,11 @@ def read_state(
                 f"Leaf {value.leaf.path} is {array.dtype}{list(array.shape)} in the checkpoint "
                 f"of step {step}, and {value.leaf} here."
             )
-        array = np.asarray(array, dtype)
+        if array.dtype != dtype:
+            raise CheckpointError(
+                f"Leaf {value.leaf.path} is {array.dtype} in the checkpoint of step {step}, and "
+                f"{dtype} here. Restore it with the model and optimizer that it was saved with."
+            )
         found.append(from_host(value, array, grid.session.mesh))
     return jax.tree.unflatten(jax.tree.structure(like), found)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 
 from ..._jax.host_call import host_call
+from ..._optimizers.stand_ins import in_trial
 from .._plan.equations import function_of, struct_of
 
 Gather = Callable[[np.ndarray], np.ndarray]
@@ -171,12 +172,13 @@ class Evaluation:
         dtypes = [np.dtype(want.here.dtype) for want in wanted]
         shapes = [jax.ShapeDtypeStruct((), dtype) for dtype in dtypes]
         who, how = [sorted(want.holders) for want in wanted], [want.how for want in wanted]
+        gather = _alone if in_trial() else self.gather
         mine = [k for k, want in enumerate(wanted) if self.rank in want.holders]
 
         def call(turn: np.ndarray, *here: np.ndarray) -> list[np.ndarray]:
             words = np.zeros(len(who), np.float64)  # holds float32 and int32
             words[mine] = [float(x) for x in here]
-            everyone = self.gather(words)
+            everyone = gather(words)
             numbers = [
                 np.asarray(how[k](everyone[who[k], k].astype(dtype), axis=0), dtype)
                 for k, dtype in enumerate(dtypes)
@@ -189,6 +191,27 @@ class Evaluation:
             call, shapes, jnp.int32(self.turn), *here, holder=self.gather
         )
         return values
+
+    def end(self) -> None:
+        """Keeps the messages in the program, although nothing uses a reply."""
+        nothing = jax.ShapeDtypeStruct((), np.int32)
+        host_call(np.asarray, nothing, jnp.int32(self.turn), kept=True, holder=self.gather)
+
+
+class _Copies:
+    """The numbers of one rank as if all ranks had them."""
+
+    def __init__(self, words: np.ndarray):
+        self._words = words
+
+    def __getitem__(self, place: tuple[list[int], int]) -> np.ndarray:
+        ranks, k = place
+        return np.full(len(ranks), self._words[k])
+
+
+def _alone(words: np.ndarray) -> Any:
+    """Sends nothing: one rank alone may try an optimizer."""
+    return _Copies(words)
 
 
 _AXES = ("axis", "axes", "dimension", "dimensions", "jaxpr", "cond_jaxpr")

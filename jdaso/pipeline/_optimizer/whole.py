@@ -124,8 +124,9 @@ class WholeOptimizer:
     def _view(self, tree: PyTree) -> PyTree:
         """Returns the whole tree, with zeros for what other ranks hold."""
         leaves = jax.tree.leaves(tree)
+        # Of another shape in a trial of `daso`, on small arrays; scalars are held as one row.
         seen = [
-            leaf.reshape(s.shape) if self._here(k) else unknown(s)
+            (leaf if s.shape else leaf.reshape(())) if self._here(k) else unknown(s)
             for k, (leaf, s) in enumerate(zip(leaves, self._seen, strict=True))
         ]
         return jax.tree.unflatten(self._holding.tree, seen)
@@ -180,17 +181,21 @@ class WholeOptimizer:
         outs = self._known_to_all(evaluation, outs)
         made, new_state = jax.tree.unflatten(jax.tree.structure(shapes), [x for x, _ in outs])
         result = self._own(made, updates), self._keep(jax.tree.leaves(new_state))
-        return _after(evaluation.turn, result)
+        return _after(evaluation, result)
 
 
-def _after(turn: Any, result: PyTree) -> PyTree:
-    """Makes `result` depend on `turn`, so that a rank sends messages whose replies it ignores.
+def _after(evaluation: Evaluation, result: PyTree) -> PyTree:
+    """Makes `result` depend on the last message, so that a rank sends those whose replies it drops.
 
-    Only one array is tied to `turn`: a barrier over n arrays costs the compiler n * n.
+    Only one array is tied to the message: a barrier over n arrays costs the compiler n * n.
     """
+    turn = evaluation.turn
     if not isinstance(turn, jax.Array):  # no message
         return result
     leaves, tree = jax.tree.flatten(result)
+    if not any(map(np.size, leaves)):  # a rank without parameters, whose results nothing uses
+        evaluation.end()
+        return result
     k = min(range(len(leaves)), key=lambda k: np.size(leaves[k]) or np.inf)
     leaves[k], _ = jax.lax.optimization_barrier((leaves[k], turn))
     return jax.tree.unflatten(tree, leaves)
@@ -227,13 +232,14 @@ def leaves_about(
     A state with a value per parameter holds a tree like the parameters' (or, if some are masked, a
     part of it with the same shapes). So the path of its leaf ends in the path of the parameter, and
     its siblings have no other names: hyperparameters b1, b2 and eps are not mistaken for the biases
-    of a model. (If the parameters are a single array without a path, every leaf with axes belongs
-    to it.)
+    of a model. (If the parameters are a single array without a path, leaves with axes that are
+    `alike` belong to it.)
     """
     paths = {tuple(path): k for k, (path, _) in enumerate(jax.tree.leaves_with_path(params))}
     leaves = [(tuple(path), leaf) for path, leaf in jax.tree.leaves_with_path(states)]
     if () in paths:
-        return [0 if leaf.shape else None for _, leaf in leaves]
+        (param,) = jax.tree.leaves(params)
+        return [0 if leaf.shape and alike(leaf, param) else None for _, leaf in leaves]
     below: dict[Any, set[Any]] = defaultdict(set)  # maps each prefix of a path to its suffixes
     for path, _ in leaves:
         for n in range(len(path)):

@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
 from ..._jax.types import PyTree
+from ..._payload.layout import describe
 from .program import RowRange
 from .stage import Stage
 
@@ -199,6 +201,30 @@ class Holding:
             for k, (shape, dtype) in enumerate(zip(self.shapes, self.dtypes, strict=True))
         ]
         return jax.tree.unflatten(self.tree, leaves)
+
+    def own_structs(self, rank: int) -> PyTree:
+        """Returns the shapes and dtypes of a rank's own tree."""
+        leaves = [
+            jax.ShapeDtypeStruct((self.rows_held(leaf, rank), *shape[1:]), self.dtypes[leaf])
+            for leaf, shape in enumerate(self.shapes)
+        ]
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def unlike(self, tree: PyTree, rank: int) -> str:
+        """Returns what distinguishes a tree from a rank's own; "" if nothing does."""
+        own = self.own_structs(rank)
+        if jax.tree.structure(tree) != self.tree:
+            return (
+                f"The tree is {jax.tree.structure(tree)}, and that of the parameters {self.tree}."
+            )
+        for want, leaf in zip(describe(own), jax.tree.leaves(tree), strict=True):
+            found = f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+            if 0 not in want.shape and found != f"{want.dtype}{list(want.shape)}":
+                return (
+                    f"Leaf {want.path} is {found} on partition {rank}, and the parameter "
+                    f"{want.dtype}{list(want.shape)}. Convert the tree to the parameters' dtypes."
+                )
+        return ""
 
     def join(self, units: Mapping[int, Any], rank: int, xp: Any) -> PyTree:
         """Makes a rank's own tree from the units it holds; `xp` is NumPy or jax.numpy."""

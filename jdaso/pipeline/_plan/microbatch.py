@@ -79,9 +79,9 @@ class Microbatches:
         """The number of samples in the whole batch."""
         return sum(self.sizes)
 
-    def weights(self) -> list[np.float32]:
+    def weights(self) -> list[float]:
         """Returns the share of each part in the batch's loss."""
-        return [np.float32(size / self.samples) for size in self.sizes]
+        return [size / self.samples for size in self.sizes]
 
     def sum_dtype(self, dtype: Any) -> Any:
         """Returns the dtype in which gradients of the parts are summed, rounded at the end alone.

@@ -116,8 +116,8 @@ def partition(
         "balance": balance,
         "session": session,
     }
-    if isinstance(num_partitions, int):
-        return _partition(loss_fn, params, batch, num_partitions=num_partitions, **options)
+    if isinstance(num_partitions, int | np.integer):
+        return _partition(loss_fn, params, batch, num_partitions=int(num_partitions), **options)
     if num_partitions != "auto":
         raise ValueError(f'num_partitions must be a number or "auto", got {num_partitions!r}.')
     limit = available_bytes(jax.local_devices()) if memory_bytes is None else memory_bytes

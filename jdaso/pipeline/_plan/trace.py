@@ -45,6 +45,12 @@ class Flat:
         self._slices: dict[tuple[Var, int], Var] = {}
         self._enter = enter
         self._scans = 0
+        self._scope: Any = None
+
+    def _scoped(self, eqn: JaxprEqn) -> Any:
+        """The names of scopes around an equation, those around functions that hold it included."""
+        own = eqn.source_info.name_stack
+        return own if self._scope is None else self._scope + own
 
     def const(self, value: Any) -> Var:
         """Returns the variable of an array that the loss closes over."""
@@ -66,7 +72,9 @@ class Flat:
             if name in _ENTERED:
                 body = eqn.params[_ENTERED[name]]
                 body = body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
+                outer, self._scope = self._scope, self._scoped(eqn)
                 outs = self.add(body, ins)
+                self._scope = outer
             elif name == "scan" and self._is_over_layers(eqn, ins):
                 outs = self._add_scan(eqn, ins)
             elif name in REMAT and self._enter(eqn):
@@ -79,7 +87,9 @@ class Flat:
     def _append(self, eqn: JaxprEqn, ins: Sequence[Atom], **params: Any) -> list[Var]:
         outs = [new_var(var.aval) for var in eqn.outvars]
         params = {**eqn.params, **params}
-        self.eqns.append(eqn.replace(invars=list(ins), outvars=outs, params=params))
+        about = eqn.source_info.replace(name_stack=self._scoped(eqn))
+        about = {"source_info": about, "params": params}
+        self.eqns.append(eqn.replace(invars=list(ins), outvars=outs, **about))
         self._made_by |= dict.fromkeys(outs, self.eqns[-1])
         if all(isinstance(atom, Literal) or atom in self._weights for atom in ins):
             self._weights |= set(outs)

@@ -104,9 +104,9 @@ class StagePasses:
                 zeros = jnp.zeros(struct.shape, struct.dtype)
                 main.append(reduce(jnp.add, each) if each else zeros)
             if self._loss is not None:
-                main.append(jnp.asarray(weight, self.out_structs[self._loss].dtype))
+                main.append(jnp.ones((), self.out_structs[self._loss].dtype))
             grads, flowing = jax.tree.unflatten(tree, residuals)(main)
-            return jax.tree.map(_added, sums, grads), flowing
+            return jax.tree.map(partial(_added, weight), sums, grads), flowing
 
         self._compiled_backward = jax.jit(backward, donate_argnums=3)
 
@@ -133,5 +133,6 @@ class StagePasses:
         return self._compiled_backward(list(residuals), cotangents, weight, list(sums))
 
 
-def _added(total: jax.Array, grad: jax.Array) -> jax.Array:
-    return total + grad.astype(total.dtype)
+def _added(weight: Any, total: jax.Array, grad: jax.Array) -> jax.Array:
+    """The sum; a loss in bfloat16 could not hold the weight."""
+    return total + weight * grad.astype(total.dtype)

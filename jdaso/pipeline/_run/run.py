@@ -152,7 +152,7 @@ class BatchRun:
         got: dict[int, list[Any]] = {}
         for stage, edges in self._inputs(action).items():
             if stage % self._ranks == self._rank:
-                got[stage] = self._handed.pop((back, stage, own, m))
+                got[stage] = self._handed.pop((back, stage, own, m)) if edges else []
                 continue
             what = f"waits for what {action} needs from stage {stage}"
             arrays = [
