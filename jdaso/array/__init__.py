@@ -67,6 +67,7 @@ from ._create import zeros as zeros
 from ._create import zeros_like as zeros_like
 from ._diagonal_matrix import diag as diag
 from ._diagonal_matrix import diagonal as diagonal
+from ._diagonal_matrix import trace as trace
 from ._distances import cdist as cdist
 from ._distances import rbf as rbf
 from ._dtypes import broadcast_shapes as broadcast_shapes
@@ -259,7 +260,6 @@ from ._unique import unique_values as unique_values
 from ._unique_rows import unique as unique
 from .io import load as load
 from .io import save as save
-from .linalg import trace as trace
 
 __array_api_version__ = _API_VERSIONS[-1]
 

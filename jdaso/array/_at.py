@@ -27,6 +27,7 @@ from ._layout import ArrayLayout
 from ._move import laid, resplit
 from ._shape import broadcast_to, expand_dims, flip, squeeze
 from ._varied import beside, varied
+from ._whole_numbers import is_outside, require_inside
 
 
 @method("at")
@@ -101,6 +102,8 @@ class AtPlaces:
 def _changed(x: Array, key: Any, value: Any, how: str) -> Array:
     keys = key if isinstance(key, tuple) else (key,)
     keys = tuple(np.asarray(one) if isinstance(one, list) else one for one in keys)
+    require_inside(value, x.dtype)
+    value = float(value) if is_outside(value, jnp.result_type(int)) else value
     x, value = of_one_world(x, value)
     value, how = _cast(value, x.dtype), _possible(how, x.dtype)
     if any(is_mask(one) for one in keys):

@@ -84,7 +84,8 @@ def _variables(x: Any, *, rowvar: bool) -> tuple[Array, bool]:
     x = Array(x.block.astype(wide), x.layout, x.world)
     if x.ndim == 1:
         return expand_dims(x, axis=0), True
-    return (x if rowvar else permute_dims(x, (1, 0))), False
+    rows = x if rowvar else permute_dims(x, (1, 0))
+    return rows, rows.shape[0] == 1
 
 
 def corrcoef(x: Any, *, rowvar: bool = True) -> Array:

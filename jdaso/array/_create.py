@@ -17,7 +17,7 @@ from ._array import Array, as_array
 from ._layout import ArrayLayout, Shape, axis_of, replaced
 from ._move import resplit
 from ._together import together
-from ._whole_numbers import require_fit, require_range
+from ._whole_numbers import require_fit, require_inside, require_range
 from ._world import world
 
 SPLIT = "JDASO_ARRAY_SPLIT"
@@ -63,9 +63,17 @@ def asarray(
         return found if split is None else resplit(found, split)
     if dtype is None:
         require_fit(obj)
+    elif (kind := jax.dtypes.canonicalize_dtype(dtype)) != np.dtype(dtype):
+        require_range(_whole_numbers_in(obj), kind)
     block = jnp.array(obj, dtype=dtype) if copy else jnp.asarray(obj, dtype=dtype)
     found = as_array(placed(block.astype(block.dtype), device))  # not of a weak type
     return resplit(found, chosen(split, found.ndim))
+
+
+def _whole_numbers_in(obj: Any) -> np.ndarray:
+    """The numbers of what is no array of JAX: only such numbers may have 64 bits."""
+    known = isinstance(obj, Array | jax.Array)
+    return np.zeros(0) if known else np.asarray(obj)
 
 
 def _as_is(obj: Any, dtype: Any) -> bool:
@@ -153,6 +161,7 @@ def full(
     if dtype is None:
         require_fit(value)
     kind = jnp.result_type(value) if dtype is None else dtype
+    require_inside(value, kind)
     return filled(lambda block: jnp.full(block, value, kind), shape, device, split)
 
 
@@ -192,7 +201,8 @@ def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Array:
 
 def full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
     """An array of one value, with the shape, type and layout of another one. Nothing moves."""
-    value = scalar(fill_value)
+    value, x = scalar(fill_value), as_array(x)
+    require_inside(value, x.dtype if dtype is None else dtype)
     return _like(x, lambda block, kind: jnp.full(block, value, kind), dtype, device)
 
 
@@ -210,9 +220,9 @@ def arange(
     if all(np.asarray(one).dtype.kind in "iub" for one in (begin, end, step)):
         begin, step = int(begin), int(step)
         size, kind = len(range(begin, int(end), step)), int
-        if dtype is None and size:
-            ends = np.array([begin, begin + (size - 1) * step])
-            require_range(ends, jnp.result_type(int))
+        kept = jnp.result_type(int) if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
+        if size and (dtype is None or kept != np.dtype(dtype)):
+            require_range(np.array([begin, begin + (size - 1) * step]), kept)
     else:
         size, kind = max(0, math.ceil((end - begin) / step)), float
     dtype = jnp.result_type(kind) if dtype is None else dtype
@@ -306,4 +316,4 @@ def eye(
 
 def shape_of(shape: Any) -> Shape:
     """Returns a shape, given as one number or several."""
-    return (int(shape),) if np.ndim(shape) == 0 else tuple(int(n) for n in shape)
+    return tuple(map(operator.index, (shape,) if np.ndim(shape) == 0 else shape))

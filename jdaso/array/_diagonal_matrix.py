@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ._array import Array, as_array, method
 from ._layout import ArrayLayout
 from ._pad import pad
+from ._reduce import REDUCTIONS
 from ._shape import moveaxis
 from ._varied import beside
 from .linalg._diagonals import diagonal as diagonal_of_matrices
@@ -19,6 +20,19 @@ from .linalg._diagonals import diagonal as diagonal_of_matrices
 def diagonal(x: Any, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> Array:
     """The elements at ``[i, i + offset]`` of two axes, as the last axis; they stay in place."""
     return diagonal_of_matrices(moveaxis(x, (axis1, axis2), (-2, -1)), offset=offset)
+
+
+def trace(
+    x: Any, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1, dtype: Any = None
+) -> Array:
+    """The sum of a diagonal, like `numpy.trace`. Moves one reduction if its axes are split.
+
+    `linalg.trace` takes the last two axes instead, as the array API standard has it.
+    """
+    x = as_array(x)
+    if x.ndim < 2:
+        raise ValueError(f"trace takes an array of two axes or more, the shape is {x.shape}.")
+    return REDUCTIONS["sum"](diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)
 
 
 def diag(x: Any, k: int = 0) -> Array:

@@ -75,6 +75,8 @@ def _fitting(function: Callable[..., jax.Array], operands: tuple[Any, ...]) -> t
     for x in operands:
         require_fit(x)
     kinds = [x.dtype for x in operands if hasattr(x, "dtype") and x.dtype != bool]
+    if any(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
+        return tuple(_as_fraction(x) for x in operands)
     whole = bool(kinds) and all(kind.kind in "iu" for kind in kinds)
     if not whole or not any(type(x) is int for x in operands):
         return operands
@@ -89,6 +91,14 @@ def _fitting(function: Callable[..., jax.Array], operands: tuple[Any, ...]) -> t
             'first: x.astype("int32").'
         )
     return tuple(float(x) if is_outside(x, kind) else x for x in operands)
+
+
+def _as_fraction(x: Any) -> Any:
+    """A Python integer beyond JAX's own as a float, infinity if it is larger than all of them."""
+    if not is_outside(x, jnp.result_type(int)):
+        return x
+    most = int(np.finfo(float).max)
+    return float(x) if -most <= x <= most else math.inf if x > 0 else -math.inf
 
 
 def _alike(x: Array, y: Array) -> bool:
@@ -148,7 +158,7 @@ def _of_two(name: str, *, compares: bool = False) -> Callable[..., Array]:
 def _comparable(x: Any, other: Any) -> Any:
     """A Python integer; infinity in place of one that is outside of the other operand's type."""
     if not is_outside(x, getattr(other, "dtype", bool)):
-        return x
+        return _as_fraction(x)
     return math.inf if x > 0 else -math.inf
 
 
@@ -267,7 +277,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Array:  # noqa: A002
 def _within(bound: Any, dtype: np.dtype) -> Any:
     """A bound; a Python integer that is outside of a whole type becomes the type's limit."""
     if not is_outside(bound, dtype):
-        return bound
+        return _as_fraction(bound)
     about = np.iinfo(dtype)
     return int(about.max if bound > 0 else about.min)
 
@@ -278,7 +288,16 @@ def round(x: Any, decimals: int = 0) -> Array:  # noqa: A001
     x = as_array(x)
     if x.dtype.kind in "iu" and decimals < 0:
         return elementwise(partial(_rounded, step=10**-decimals), x)
+    if decimals < 0 and jnp.issubdtype(x.dtype, jnp.inexact):
+        return elementwise(partial(_rounded_to, step=10.0**-decimals), x)
     return elementwise(lambda block: jnp.round(block, decimals), x)
+
+
+def _rounded_to(block: jax.Array, *, step: float) -> jax.Array:
+    """Fractions, rounded to multiples of a power of ten, which divides them: 0.001 is not exact."""
+    if step > float(jnp.finfo(block.dtype).max):
+        return jnp.where(jnp.isfinite(block), 0 * block, block)
+    return jnp.round(block / step) * step
 
 
 def _rounded(block: jax.Array, *, step: int) -> jax.Array:

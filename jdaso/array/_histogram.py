@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .._jax.cpus import namespace_of
 from ._array import Array, as_array, of_one_world
 from ._elementwise import elementwise
 from ._layout import ArrayLayout
@@ -95,15 +96,17 @@ def _counts(
     traced = isinstance(x.block, Tracer)
     if x.dtype.kind in "iub" and not traced:
         block = np.asarray(x.block).astype(x.dtype if x.dtype.kind in "iu" else np.uint8)
-        theirs = None if weights is None else np.asarray(weights)
-        counts = jnp.asarray(np.histogram(block, edges, weights=theirs)[0])
+        theirs = None if weights is None else _wide(weights)
+        # With their number and ends NumPy adds up bin by bin, with edges it takes differences.
+        bins = (edges, None) if ends is None else (len(edges) - 1, ends)
+        counts = jnp.asarray(np.histogram(block, *bins, weights=theirs)[0])
     elif ends is not None and x.dtype.kind == "f" and x.itemsize > 2 and not traced:
         # NumPy's way for bins of equal width is fifty times as fast as a search among edges.
         about = len(edges) - 1, ends
         if weights is None:
             counts = jnp.asarray(_evenly(x.block.reshape(-1), *about))
         else:
-            found = np.histogram(np.asarray(x.block), *about, weights=np.asarray(weights))[0]
+            found = np.histogram(np.asarray(x.block), *about, weights=_wide(weights))[0]
             counts = jnp.asarray(found)
     else:
         places = _places(x.block.reshape(-1), edges)
@@ -158,8 +161,25 @@ def _places(line: jax.Array, edges: np.ndarray) -> jax.Array:
 
 def _sums(places: jax.Array, bins: int, weights: jax.Array | None) -> jax.Array:
     """Numbers of elements of each bin, counted in integers, or the sums of their weights."""
-    flat = None if weights is None else weights.reshape(-1)
-    return jnp.bincount(places, flat, length=bins + 1)[:-1]
+    return _added(places, weights, bins + 1)[:-1]
+
+
+def _wide(weights: jax.Array) -> np.ndarray:
+    """Weights in float64 or complex128, in which NumPy adds them up."""
+    found = np.asarray(weights)
+    return found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
+
+
+def _added(places: jax.Array, weights: jax.Array | None, length: int) -> jax.Array:
+    """The number of elements at each place, or the sums of their weights."""
+    if weights is None:
+        return jnp.bincount(places, length=length)
+    flat, traced = weights.reshape(-1), isinstance(places, Tracer) or isinstance(weights, Tracer)
+    if traced or weights.dtype.kind == "c" or namespace_of(weights) is not np:
+        return jnp.bincount(places, flat, length=length)
+    # In float64: a float32 that has reached 2^24 is not raised by ones.
+    sums = np.bincount(np.asarray(places).reshape(-1), _wide(flat), length)
+    return jnp.asarray(sums.astype(weights.dtype))
 
 
 def histogram2d(
@@ -310,7 +330,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Array:
     # JAX compares the values with the length, which a narrow type may not hold.
     narrow = x.dtype.kind in "iu" and x.itemsize < 4
     block = x.block.astype(jnp.int32) if narrow else x.block
-    counts = jnp.bincount(block, weights=_summed(weighed), length=length)
+    counts = _added(block, _summed(weighed), length)
     if x.split is not None:
         counts = x.world.reduce(counts, "sum")
     return Array(counts, ArrayLayout((length,)), x.world)

@@ -224,6 +224,10 @@ def tensordot(x1: Any, x2: Any, *, axes: Pairs = 2) -> Array:
     sums = [[x.shape[k] for k in axes] for x, axes in zip((a, b), inner, strict=True)]
     if sums[0] != sums[1]:
         raise ValueError(f"tensordot of {a.shape}, {b.shape} over axes={axes}: these differ.")
+    if not outer[0] and not outer[1]:  # element by element: as matrices one node would have all
+        places = dict(zip(inner[0], inner[1], strict=True))
+        product = a * permute_dims(b, [places[k] for k in range(a.ndim)])
+        return REDUCTIONS["sum"](product, dtype=product.dtype)
     size = math.prod(sums[0])
     rows, columns = [a.shape[k] for k in outer[0]], [b.shape[k] for k in outer[1]]
     left = permute_dims(a, [*outer[0], *inner[0]]).reshape((math.prod(rows), size))

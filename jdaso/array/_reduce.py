@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._array import METHODS, Array, as_array, made, method
+from ._array import Array, as_array, made, method
 from ._layout import ArrayLayout, Axes, axes_of, replaced
 from ._world import ALONE, World
 
@@ -191,9 +191,35 @@ def _extreme(x: Any, axis: int | None, *, keepdims: bool, least: bool) -> Array:
 
 
 def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
-    flat = METHODS["reshape"](x, (-1,))
-    found = _extreme(flat, 0, keepdims=False, least=least)
-    return METHODS["reshape"](found, (1,) * x.ndim) if keepdims else found
+    if not x.size:
+        raise ValueError(f"argmin and argmax need at least one element, got shape {x.shape}.")
+    pick, kind = jnp.argmin if least else jnp.argmax, index_type(x.size)
+    index, value = jnp.zeros((), kind), jnp.zeros((), x.dtype)
+    if x.block.size:
+        flat = x.block.reshape(-1)
+        index = pick(flat).astype(kind)
+        value = flat[index]
+    if x.split is not None:
+        index, value = _first_of_all(x, index, value, pick)
+    layout = ArrayLayout((1,) * x.ndim if keepdims else ())
+    return Array(index.reshape(layout.shape), layout, x.world)
+
+
+def _first_of_all(x: Array, index: jax.Array, value: jax.Array, pick: Any) -> list[jax.Array]:
+    """The first extreme element of all nodes: its place in the flat array, and the element."""
+    assert x.split is not None
+    shape = x.layout.block_shape(x.world.node)
+    place = list(jnp.unravel_index(index, tuple(max(n, 1) for n in shape)))
+    place[x.split] = place[x.split] + x.layout.begins[x.world.node]
+    strides = [math.prod(x.shape[k + 1 :]) for k in range(x.ndim)]
+    index = sum((at * stride for at, stride in zip(place, strides, strict=True)), 0 * index)
+    ones = (1,) * x.world.nodes
+    filled = np.flatnonzero(x.counts)  # nodes without rows have no candidate
+    values, indices = (x.world.gather(one[None], ones)[filled] for one in (value, index))
+    best = values[pick(values)]
+    same = (values == best) | ((values != values) & (best != best))
+    first = jnp.min(jnp.where(same, indices, jnp.iinfo(indices.dtype).max))
+    return [first, best]
 
 
 @method("argmin")

@@ -32,6 +32,8 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Array:
     x = as_array(x)
     x, along = (ravel(x), 0) if axis is None else (x, axis_of(axis, x.ndim))
     size, given = x.shape[along], np.asarray(repeats)
+    if given.dtype.kind not in "iub" and given.size:
+        raise TypeError(f"repeats must be whole numbers, got {given.dtype}: {repeats}.")
     if given.size not in (1, size) or (given < 0).any() or given.ndim > 1:
         raise ValueError(
             f"repeats must be one number or {size}, none of them negative, got {repeats}."

@@ -7,6 +7,7 @@ and gives remainders of zero the sign of the divisor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +90,24 @@ def _exponential(name: str, least: float) -> Callable[[jax.Array], jax.Array]:
     return _mended(name, (_plus, _is(INF), _is(NAN)), (_minus, _is(least), _is(0.0)))
 
 
+def _power(x1: Any, x2: Any) -> jax.Array:
+    """``x1 ** x2``; of whole numbers in their common type, and with all bits of the exponent."""
+    if type(x2) is int:
+        return jnp.pow(x1, x2)
+    kind = jnp.result_type(x1, x2)
+    if not jnp.issubdtype(kind, jnp.integer):
+        return jnp.pow(x1, x2)
+    base, left = jnp.asarray(x1, kind), jnp.asarray(x2, kind)
+
+    def square(found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        product, base, left = found
+        return jnp.where(left % 2 == 1, product * base, product), base * base, left // 2
+
+    base, left = jnp.broadcast_arrays(base, left)
+    begin = jnp.ones_like(base), base, jnp.maximum(left, 0)
+    return jax.lax.while_loop(lambda found: jnp.any(found[2] > 0), square, begin)[0]
+
+
 @jax.jit
 def _sign(x: jax.Array) -> jax.Array:
     return jnp.where(x == 0, jnp.zeros_like(x), jnp.sign(x))
@@ -97,6 +116,8 @@ def _sign(x: jax.Array) -> jax.Array:
 @jax.jit
 def _floor_divide(x1: jax.Array, x2: jax.Array) -> jax.Array:
     found = jnp.floor_divide(x1, x2)
+    if jnp.issubdtype(found.dtype, jnp.integer):
+        return jnp.where(jnp.equal(x2, 0), 0, found)  # as in NumPy
     if not jnp.issubdtype(found.dtype, jnp.floating):
         return found
     infinite = jnp.isinf(x1) & jnp.isfinite(x2) & (x2 != 0)
@@ -121,6 +142,7 @@ def _slope(
 
 
 SPECIAL: dict[str, Callable[..., jax.Array]] = {
+    "pow": _power,
     "acos": _mended("acos", _unknown, (_x_null_y_nan, _is(HALF), None)),
     "acosh": _mended("acosh", _unknown, (_x_null_y_nan, None, _is(HALF))),
     "asinh": _mended("asinh", _unknown, (_both(_x(jnp.isnan), _y(_null)), None, lambda x, y: y)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -150,9 +151,30 @@ def searchsorted(x1: Any, x2: Any, *, side: str = "left", sorter: Any = None) ->
     return elementwise(places(resplit(line, None).block), x)
 
 
+FEW = 16
+"""Numbers that are compared with all others; more are sorted."""
+
+
 def isin(x1: Any, x2: Any, *, invert: bool = False) -> Array:
-    """Flags the elements of x1 that x2 has. Moves x2 to all nodes if x2 is split."""
+    """Flags the elements of x1 that x2 has.
+
+    Moves nothing if x2 is whole on each node; else the smaller of both to all nodes and, if that is
+    x1, one reduction of the result.
+    """
     x, found = of_one_world(x1, x2)
     common = jnp.result_type(x.dtype, found.dtype)
-    whole = resplit(found, None).block.astype(common)
-    return elementwise(lambda block: jnp.isin(block.astype(common), whole, invert=invert), x)
+
+    def flags(block: jax.Array, among: jax.Array) -> jax.Array:
+        # Sorted for a search; a few are compared with all.
+        method = "compare_all" if among.size <= FEW else "sort"
+        return jnp.isin(block.astype(common), among.astype(common), method=method)
+
+    if found.split is not None and x.nbytes < found.nbytes:
+        line = resplit(x, None)
+        mine = flags(line.block, found.block).astype(jnp.int32)
+        merged = Array(found.world.reduce(mine, "max").astype(bool), line.layout, found.world)
+        here = laid(merged, x.layout)
+    else:
+        whole = resplit(found, None).block
+        here = elementwise(lambda block: flags(block, whole), x)
+    return elementwise(jnp.logical_not, here) if invert else here

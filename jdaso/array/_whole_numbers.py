@@ -40,6 +40,17 @@ def require_fit(x: Any) -> None:
         require_range(np.asarray(x), jax.dtypes.canonicalize_dtype(x.dtype))
 
 
+def require_inside(x: Any, dtype: Any) -> None:
+    """Raises `OverflowError` if one of Python's integers does not fit a whole type."""
+    kind = jax.dtypes.canonicalize_dtype(dtype)
+    if is_outside(x, kind):
+        about = np.iinfo(kind)
+        raise OverflowError(
+            f"{x} does not fit {kind}, which holds {about.min} to {about.max}. Give another dtype, "
+            "or for 64 bits set JAX_ENABLE_X64=1 in the environment of all nodes."
+        )
+
+
 def is_outside(x: Any, dtype: Any) -> bool:
     """Returns whether x is one of Python's integers, and a whole type cannot hold it."""
     if type(x) is not int or np.dtype(dtype).kind not in "iu":

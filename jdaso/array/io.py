@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._array import Array
+from ._array import Array, as_array
 from ._formats import format_of
 from ._formats._base import Choice, Format
 from ._together import together
@@ -89,7 +89,7 @@ def _warn_if_narrowed(dtype: Any) -> None:
         )
 
 
-def save(x: Array, path: Any, dataset: str = "data") -> None:
+def save(x: Any, path: Any, dataset: str = "data") -> None:
     """Writes an array to a file, replacing the file; all nodes write their parts at once.
 
     A file that holds other arrays is refused: they would be lost. Moves nothing, but for an array
@@ -108,7 +108,7 @@ def save(x: Array, path: Any, dataset: str = "data") -> None:
     """
     if isinstance(path, Array):
         raise TypeError("save takes the array first, then the path: ja.save(x, path).")
-    path = Path(path)
+    path, x = Path(path), as_array(x)
     if np.dtype(x.dtype).kind == "V":
         raise TypeError(f"Files have no type for {x.dtype}. Save x.astype('float32').")
     if x.split is None:  # made before the session, whose nodes must write one file

@@ -19,6 +19,7 @@ from ._array import Array
 from ._create import chosen, scalar, shape_of
 from ._layout import ArrayLayout
 from ._move import laid
+from ._reduce import index_type
 from ._world import world
 
 Key = jax.Array | int | np.integer
@@ -31,6 +32,7 @@ def _key_of(key: Key) -> jax.Array:
 
 def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array]) -> Array:
     shape = shape_of(shape)
+    index_type(max(shape, default=0))
     key = _key_of(key)
     at = world()
     if not shape:
@@ -89,7 +91,7 @@ class _Draw:
     """A distribution; equal ones share one compiled program."""
 
     def __init__(self, function: Callable[..., jax.Array], dtype: Any, bounds: tuple = ()):
-        self._about = function, jnp.dtype(dtype), bounds
+        self._about = function, jax.dtypes.canonicalize_dtype(dtype), bounds
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         function, dtype, bounds = self._about

@@ -98,10 +98,13 @@ def read(stored: Any, where: list[slice], dtype: Any) -> jax.Array:
     precision.
     """
     shape = tuple(part.stop - part.start for part in where)
-    kind = np.dtype(stored.dtype if dtype is None else dtype).newbyteorder("=")
-    kind = np.dtype(jax.dtypes.canonicalize_dtype(kind))
+    wanted = np.dtype(stored.dtype if dtype is None else dtype).newbyteorder("=")
+    kind = np.dtype(jax.dtypes.canonicalize_dtype(wanted))
+    narrowed = dtype is None or kind != wanted  # not where the caller asks for fewer bits
     found = aligned.zeros(shape, kind)
     if not shape:
+        if narrowed:
+            require_range(np.asarray(stored[()]), kind)
         found[...] = stored[()]
         return jax.device_put(found)
     row_bytes = stored.dtype.itemsize * max(1, found.size // max(1, shape[0]))
@@ -110,7 +113,7 @@ def read(stored: Any, where: list[slice], dtype: Any) -> jax.Array:
         end = min(begin + step, shape[0])
         rows = slice(where[0].start + begin, where[0].start + end)
         piece = stored[(rows, *where[1:])]
-        if dtype is None:
+        if narrowed:
             require_range(piece, kind)
         found[begin:end] = piece
     return jax.device_put(found)

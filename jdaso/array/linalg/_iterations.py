@@ -34,7 +34,7 @@ def cg(a: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, maxiter: int | None
 
     Reference: Hestenes and Stiefel (1952), Journal of Research of the NBS 49.
     """
-    a, b = of_one_world(square(a), b)
+    a, b = (inexact(x) for x in of_one_world(square(a), b))
     right = resplit(b, None).block
     at = ALONE if a.split is None else a.world
 
