@@ -197,9 +197,13 @@ def _text(arguments: argparse.Namespace, studies: Studies) -> str:
     if arguments.format == "json":
         return json.dumps(_answers(arguments, studies), allow_nan=False)
     if arguments.format == "csv":
-        return tables.table([launch for of in studies.values() for launch in of.launches])
+        return tables.table({name: of.launches for name, of in studies.items()})
     made = tables.osu if arguments.format == "osu" else tables.nccl_tests
-    text = [made(tables.columns_of(of.launches)) for of in studies.values()]
+    several = len(studies) > 1
+    text = [
+        made(tables.columns_of(of.launches), name if several else "")
+        for name, of in studies.items()
+    ]
     return "\n".join(text)
 
 

@@ -79,7 +79,7 @@ def _print(row: Row, left: int) -> None:
 
 def _summary(arguments: argparse.Namespace, replicates: int) -> int:
     rows = read_rows(arguments.out)
-    counted = Counter(row["status"] for row in rows)
+    counted = Counter(row["status"] for row in rows if row["replicate"] < replicates)
     print(", ".join(f"{count} {status}" for status, count in sorted(counted.items())))
     if more := sum(row["replicate"] >= replicates for row in rows):
         print(

@@ -23,7 +23,17 @@ from pathlib import Path
 
 log = logging.getLogger("jdaso")
 
-STATE = Path("/run/jdaso")
+
+def _state() -> Path:
+    """The folder of clusters: where programs may be started, as each has a launcher."""
+    for place in ("/run", "/var/lib"):
+        with contextlib.suppress(OSError):
+            if not os.statvfs(place).f_flag & os.ST_NOEXEC:
+                return Path(place, "jdaso")
+    return Path("/run/jdaso")
+
+
+STATE = _state()
 SETTINGS = Path("/etc/netns")  # `ip netns exec` overlays these files on /etc
 _NUMBERS = 32  # the most clusters at a time
 _COMMAND_SECONDS = 30.0

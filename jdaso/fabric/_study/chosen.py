@@ -172,6 +172,11 @@ def _own_settings(where: str, name: str, table: Mapping[str, Any]) -> dict[str, 
         if key in settings:
             most = settings[limit] if isinstance(limit, str) else limit
             checks.at_most(f"{where}.{key}", settings[key], most)
+    if (count := settings.get("fragments")) and settings["sync_every"] % count:
+        raise StudyError(
+            f"{where}: sync_every={settings['sync_every']} is no multiple of fragments={count}. "
+            "Give one that is."
+        )
     return settings
 
 

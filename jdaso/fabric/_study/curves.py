@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from .alpha_beta import rates_of
+from .alpha_beta import on_wire, rates_of
 from .collectives import BUS
 from .measured import Key, MeasuredLaunch, good_cells, key_of
 from .models import BATCH
@@ -79,7 +79,8 @@ def bandwidth_charts(studies: Studies) -> list[Chart]:
 
     def rate(launches: Sequence[MeasuredLaunch]) -> np.ndarray:
         of = launches[0].factors
-        return BUS[of["workload"]](of["nodes"]) * of["bytes"] / _seconds(launches) / 1e9
+        bus = BUS[of["workload"]](of["nodes"]) * on_wire(of)
+        return bus * of["bytes"] / _seconds(launches) / 1e9
 
     several = {
         name: [one for one in some if one.factors["nodes"] > 1] for name, some in studies.items()

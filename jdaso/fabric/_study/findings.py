@@ -93,7 +93,8 @@ class ClaimFinding:
         names = "; ".join(place.name for place in some[:_NAMED])
         names += f"; {len(some) - _NAMED} others" if len(some) > _NAMED else ""
         sure = f"{self.claim.expects} at {len(self.places) - len(some)} of {of}"
-        return f"{lacking(self.more)}; {sure}, open: {names}"
+        lacks = dict.fromkeys(status for place in some for status in place.verdict.lacks)
+        return f"{lacking(self.more, tuple(lacks))}; {sure}, open: {names}"
 
 
 def findings(

@@ -44,8 +44,10 @@ class Launch:
 
 
 def python_of(library: ChosenLibrary) -> str:
-    """Returns the interpreter of a library's environment."""
-    return os.path.abspath(library.python) if library.python else sys.executable
+    """Returns the interpreter of a library's environment; a bare name is looked up on PATH."""
+    given = library.python or sys.executable
+    named = None if os.sep in given else shutil.which(given)
+    return named or os.path.abspath(given)
 
 
 def mpiexec_of(python: str) -> str | None:

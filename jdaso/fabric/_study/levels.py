@@ -84,6 +84,13 @@ def check_combination(
             if factor in _NAMES and not workload.program:
                 for level in names.get(factor, ()):
                     checks.one_of(f"{where}.{factor}", level, _NAMES[factor])
+    read = {factor for name in names["workload"] for factor in workloads[str(name)].reads}
+    for factor in names:
+        if factor not in COMMON and factor not in read:
+            raise StudyError(
+                f"{where}: none of the workloads {', '.join(map(str, names['workload']))} reads "
+                f"the factor {factor}. Leave it out."
+            )
 
 
 def check_bytes(cells: Iterable[Cell], workloads: Mapping[str, ChosenWorkload]) -> None:
@@ -92,14 +99,20 @@ def check_bytes(cells: Iterable[Cell], workloads: Mapping[str, ChosenWorkload]) 
     They would round fewer bytes up, and the row would name bytes that were not measured.
 
     Raises:
-        StudyError: a cell has fewer bytes.
+        StudyError: a cell has fewer bytes, or a part of a number.
     """
-    for cell in cells:
+    own = [cell for cell in cells if not workloads[str(cell.factors["workload"])].program]
+    for cell in own:
         name, nodes = str(cell.factors["workload"]), int(cell.factors["nodes"])
         least = _NUMBER_BYTES * (1 if name in PAIRS else nodes)
-        given = int(cell.factors.get("bytes", least))
-        if given < least and not workloads[name].program:
+        if int(cell.factors.get("bytes", least)) < least:
             raise StudyError(
                 f"the cell {cell} has fewer bytes than one float32 number for each node of the "
                 f"operation. Give {least} bytes or more, or exclude the cell."
+            )
+    for cell in own:
+        if int(cell.factors.get("bytes", 0)) % _NUMBER_BYTES:
+            raise StudyError(
+                f"the cell {cell} has bytes that are no float32 numbers. Give multiples of "
+                f"{_NUMBER_BYTES}."
             )

@@ -78,7 +78,7 @@ def find(library: ChosenLibrary) -> FoundLibrary:
             check=False,
         )
         errors = done.stderr
-        return FoundLibrary(json.loads(done.stdout))
+        return _checked(library, python, json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         return FoundLibrary(
             missing=f"{library.name}: {python} did not answer in {_PROBE_SECONDS:g} s."
@@ -86,3 +86,17 @@ def find(library: ChosenLibrary) -> FoundLibrary:
     except (OSError, ValueError) as error:
         last = (errors.strip().splitlines() or [str(error)])[-1]
         return FoundLibrary(missing=f"{library.name}: {python} cannot load it: {last}")
+
+
+_NAMED = {"mpich": "MPICH", "openmpi": "Open MPI"}
+
+
+def _checked(library: ChosenLibrary, python: str, versions: dict[str, str]) -> FoundLibrary:
+    """What was found, unless it is another MPI than the library's name has."""
+    wanted, mpi = _NAMED.get(library.name), versions.get("mpi", "")
+    if library.transport == "mpi" and wanted and not mpi.startswith(wanted):
+        return FoundLibrary(
+            missing=f"{library.name}: {python} has {mpi}. Name the interpreter of an environment "
+            f'with {wanted}: [libraries.{library.name}] python = "...".'
+        )
+    return FoundLibrary(versions)

@@ -93,7 +93,13 @@ def failed(reason: object) -> Outcome:
 
 def _result(output: str) -> Outcome:
     lines = [line for line in output.splitlines() if line.startswith(RESULT)]
-    if len(lines) != 1:
+    if len(lines) > 1:
+        raise ValueError(
+            f"{len(lines)} ranks ran alone, each as node 0: the mpiexec that started them belongs "
+            "to another MPI than that of the library's environment. Install one beside its python, "
+            "or put the right one first on PATH"
+        )
+    if not lines:
         raise ValueError(f"{len(lines)} lines start with {RESULT.strip()!r}")
     table = json.loads(lines[0][len(RESULT) :])
     if not isinstance(table, dict):

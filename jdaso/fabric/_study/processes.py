@@ -79,6 +79,9 @@ def _wait(process: subprocess.Popen, job: Job, limit_seconds: float, guard: Guar
         guard.tell(job)
         waiter.start()
         waiter.join(limit_seconds)
+        if waiter.is_alive():
+            for pid in job.left():  # killed ranks leave their files in /dev/shm
+                job.note_files(pid)
         return waiter.is_alive()
     finally:
         with undisturbed():

@@ -38,6 +38,7 @@ class Pairs:
         level: its level in the numerator.
         logs: natural logarithm of (median seconds of `level` / of `reference`), by replicate.
         alone: replicates in which only one of the two levels has numbers; they are not used.
+        lacks: statuses of launches without numbers, if these leave fewer than two pairs.
     """
 
     setting: Key
@@ -46,6 +47,7 @@ class Pairs:
     level: Level
     logs: Logs
     alone: int = 0
+    lacks: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +72,17 @@ def pairs_of(
 ) -> list[Pairs]:
     """Pairs two levels at each setting at which both were launched, in the order of factors."""
     medians: dict[Key, dict[Level, dict[int, float]]] = {}
+    failed: dict[Key, set[str]] = {}
     for launch in launches:
         own = launch.factors.get(factor)
         if own in (reference, level):
-            of_setting = medians.setdefault(key_of(launch.factors, without=[factor]), {})
+            setting = key_of(launch.factors, without=[factor])
+            of_setting = medians.setdefault(setting, {})
             of_level = of_setting.setdefault(own, {})
             if launch.status == OK:
                 of_level[launch.replicate] = launch.median
+            else:
+                failed.setdefault(setting, set()).add(launch.status)
     found = []
     for setting in sorted(medians, key=rank):
         both = medians[setting]
@@ -84,7 +90,8 @@ def pairs_of(
             common = sorted(both[reference].keys() & both[level].keys())
             alone = both[reference].keys() ^ both[level].keys()
             logs = np.log([both[level][k] / both[reference][k] for k in common])
-            found.append(Pairs(setting, factor, reference, level, logs, len(alone)))
+            lacks = tuple(sorted(failed.get(setting, ()))) if len(logs) < 2 else ()
+            found.append(Pairs(setting, factor, reference, level, logs, len(alone), lacks))
     return found
 
 

@@ -125,12 +125,13 @@ class PendingLaunch:
 def _left(study: Study, journal: Journal, *, again: bool) -> list[PendingLaunch]:
     order = enumerate(in_order(study.cells, study.replicates, study.seed))
     launches = [(place, replicate, cell) for place, (replicate, cell) in order]
-    return [
+    left = [
         PendingLaunch(cell, replicate, journal.next_attempt((cell.id, replicate)), place)
         for place, replicate, cell in launches
         if (cell.id, replicate) not in journal
         or (again and not journal.is_ok((cell.id, replicate)))
     ]
+    return sorted(left, key=lambda turn: turn.attempt)  # failures could take a job's whole time
 
 
 def _found(study: Study, left: list[PendingLaunch]) -> dict[str, FoundLibrary]:

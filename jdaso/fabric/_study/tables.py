@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .alpha_beta import on_wire
 from .collectives import BUS, bandwidths
 from .measured import Key, MeasuredLaunch, RowsError, good_cells, key_of
 from .ratios import spread_of
@@ -72,11 +73,11 @@ def _without(workloads: Iterable[str]) -> RowsError:
     )
 
 
-def osu(columns: Iterable[Column]) -> str:
+def osu(columns: Iterable[Column], name: str = "") -> str:
     """Formats tables as OSU's micro-benchmarks print them: microseconds, or MB/s of 1e6 bytes.
 
     Each table has a size at the start of a line, blanks, and a number with two digits. The size of
-    an all-gather or all-to-all is one rank's part, as OSU counts it.
+    an all-gather or all-to-all is one rank's part, as OSU counts it. A name stands in each heading.
 
     Raises:
         RowsError: OSU has no table for any of the columns.
@@ -87,7 +88,7 @@ def osu(columns: Iterable[Column]) -> str:
         if factors["workload"] not in OSU:
             continue
         title, unit = OSU[factors["workload"]]
-        lines += [f"# OSU MPI {title}", f"# measured by jdaso: {_told(column)}"]
+        lines += [f"# OSU MPI {title}", f"# measured by jdaso: {_told(column, name)}"]
         lines.append(f"{'# Size':<10}{unit:>20}")
         for size, seconds in zip(column.sizes, column.seconds, strict=True):
             rate = factors["workload"] == "bandwidth"
@@ -109,7 +110,7 @@ _NCCL_HEAD = (
 )
 
 
-def nccl_tests(columns: Iterable[Column]) -> str:
+def nccl_tests(columns: Iterable[Column], name: str = "") -> str:
     """Formats tables as nccl-tests print them: microseconds, GB/s of 1e9 bytes.
 
     The numbers stand in the columns of out-of-place operations. Those of in-place ones are nan, and
@@ -118,33 +119,41 @@ def nccl_tests(columns: Iterable[Column]) -> str:
     lines = []
     for column in columns:
         factors = dict(column.factors)
-        lines += [f"# measured by jdaso: {_told(column)}", *_NCCL_HEAD]
+        lines += [f"# measured by jdaso: {_told(column, name)}", *_NCCL_HEAD]
         reduces = "sum" if "reduce" in str(factors["workload"]) else "none"
         buses = []
         for size, seconds in zip(column.sizes, column.seconds, strict=True):
             algorithm, bus = bandwidths(factors["workload"], factors["nodes"], size, seconds)
+            bus *= on_wire(factors)
             buses.append(bus)
             parts = factors["nodes"] if factors["workload"] in _COUNTED_BY_RANK else 1
             lines.append(
                 f"{size:>12}  {size // 4 // parts:>12}  {'float':>8}  {reduces:>6}  {-1:>6}"
-                f"  {1e6 * seconds:>7.2f}  {algorithm:>6.2f}  {bus:>6.2f}    N/A"
+                f"  {1e6 * seconds:>7.2f}  {_digits(algorithm)}  {_digits(bus)}    N/A"
                 f"  {'nan':>7}  {'nan':>6}  {'nan':>6}    N/A"
             )
         lines += [f"# Avg bus bandwidth    : {np.mean(buses):g} ", "#", ""]
     return "\n".join(lines)
 
 
-def _told(column: Column) -> str:
-    return ", ".join(f"{name} {level}" for name, level in column.factors)
+def _digits(rate: float) -> str:
+    """A rate in a column of six; slow links would be 0.01 with two digits."""
+    return f"{rate:>6.2f}" if rate >= 1 else f"{rate:>6.4f}"
 
 
-def table(launches: Sequence[MeasuredLaunch]) -> str:
-    """Formats all rows as CSV, one a launch, failed ones too.
+def _told(column: Column, name: str) -> str:
+    factors = [f"{factor} {level}" for factor, level in column.factors]
+    return ", ".join([*[name] * bool(name), *factors])
+
+
+def table(studies: Mapping[str, Sequence[MeasuredLaunch]]) -> str:
+    """Formats all rows of studies as CSV, one a launch, failed ones too.
 
     `COLUMNS` has its columns; "factor" stands for ``factor NAME`` of each factor.
     """
-    names = list(dict.fromkeys(name for launch in launches for name in launch.factors))
-    lines = [_fields(launch, names) for launch in launches]
+    launches = [(name, launch) for name, some in studies.items() for launch in some]
+    names = list(dict.fromkeys(name for _, launch in launches for name in launch.factors))
+    lines = [_fields(launch, names) | {"shown": shown} for shown, launch in launches]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
     writer.writeheader()
@@ -153,10 +162,12 @@ def table(launches: Sequence[MeasuredLaunch]) -> str:
 
 
 COLUMNS: Mapping[str, str] = {
+    "shown": "name of the study in the report; several of one name have their folders'",
     "study": "name of the study",
     "declaration": "hash of all that it measures",
     "cell": "name of the cell",
     "replicate": "number of the launch among those of its cell",
+    "attempt": "number of the launch among those of its cell and replicate",
     "order": "place of the launch among all",
     "factor": "level of a factor; empty where the workload does not read it",
     "status": "ok, failed, timed out, out of memory, missing, other fabric",
@@ -166,9 +177,11 @@ COLUMNS: Mapping[str, str] = {
     "seconds_5": "5 % took less",
     "seconds_95": "95 % took less",
     "algbw": "algorithm bandwidth in GB/s, of micro-benchmarks",
-    "busbw": "bus bandwidth in GB/s, as nccl-tests define it",
+    "busbw": "bus bandwidth in GB/s, as nccl-tests define it, of bytes on the wire",
     "started": "time of the launch",
     "limit_seconds": "the longest that it might take",
+    "limit_bytes": "the memory that it might take; empty for no limit",
+    "hosts": "JSON: a host for each node",
     "commit": "version of the code",
     "expected_bytes": "the fewest bytes that had to cross the fabric",
     "bytes_at_interfaces": "JSON: interface to bytes received and sent",
@@ -183,7 +196,7 @@ COLUMNS: Mapping[str, str] = {
 }
 """Column of the CSV -> its content."""
 
-_AS_JSON = ("bytes_at_interfaces", "chosen", "machine", "versions", "environment")
+_AS_JSON = ("hosts", "bytes_at_interfaces", "chosen", "machine", "versions", "environment")
 _LISTS = ("seconds", "warmup_seconds", "compute_seconds", "communication_seconds")
 
 
@@ -210,5 +223,5 @@ def _rates(launch: MeasuredLaunch) -> dict[str, float]:
     of = launch.factors
     if of.get("workload") not in BUS or "bytes" not in of:
         return {}
-    rates = bandwidths(of["workload"], of["nodes"], of["bytes"], launch.median)
-    return dict(zip(("algbw", "busbw"), rates, strict=True))
+    algorithm, bus = bandwidths(of["workload"], of["nodes"], of["bytes"], launch.median)
+    return {"algbw": algorithm, "busbw": bus * on_wire(of)}

@@ -42,6 +42,7 @@ class Verdict:
         p_not_faster: see `Judged`.
         more: advised number of further replicates; None if beyond any study.
         alone: replicates that only one of the two has.
+        lacks: see `Pairs`.
     """
 
     setting: Key
@@ -57,6 +58,7 @@ class Verdict:
     p_not_faster: float
     more: int | None
     alone: int
+    lacks: tuple[str, ...] = ()
 
     @property
     def pair(self) -> str:
@@ -85,11 +87,13 @@ class Verdict:
             return f"slower by {self.ratio.low - 1:.1%} to {self.ratio.high - 1:.1%}"
         if self.said == "faster":
             return f"faster by {1 - self.ratio.high:.1%} to {1 - self.ratio.low:.1%}"
-        return self.said if self.said == "no significant effect" else lacking(self.more)
+        return self.said if self.said == "no significant effect" else lacking(self.more, self.lacks)
 
 
-def lacking(more: int | None) -> str:
-    """Formats the advice on replicates; see `Verdict.more`."""
+def lacking(more: int | None, lacks: Sequence[str] = ()) -> str:
+    """Formats the advice on replicates; see `Verdict.more`, and `Pairs.lacks`."""
+    if lacks:
+        return f"not enough data: launches are {', '.join(lacks)} (mend this, then --again)"
     if more is None:
         return f"not enough data: more than {MOST_REPLICATES} replicates at this spread and margin"
     return f"not enough data: {more} more replicate{'s' * (more != 1)}"
@@ -155,4 +159,5 @@ def verdict_of(pair: Pairs, margin: float, alpha: float = ALPHA) -> Verdict:
         p_not_faster=found.p_not_faster,
         more=found.more,
         alone=pair.alone,
+        lacks=pair.lacks,
     )

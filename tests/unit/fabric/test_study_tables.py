@@ -113,7 +113,7 @@ def test_a_table_for_each_fabric_and_number_of_nodes():
 
 def test_the_columns_of_csv_are_documented():
     """The docs' table has them in the same order, with one row for all factors."""
-    text = table(launches_of([row("a", library="mpich")]))
+    text = table({"a": launches_of([row("a", library="mpich")])})
     names = [re.sub(" .*", "", name) for name in next(csv.reader(io.StringIO(text)))]
     assert list(dict.fromkeys(names)) == [*COLUMNS]
     page = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
@@ -136,7 +136,7 @@ def test_exchanges_alone_have_no_table_of_osu():
 def test_csv_has_all_rows_and_all_iterations():
     good = row("a", 0, [0.1, 0.3, 0.2], words='two\nlines, "quoted"', library="mpich")
     bad = row("b", 0, [], status="timed out", words="stuck")
-    found = list(csv.DictReader(io.StringIO(table(launches_of([good, bad])))))
+    found = list(csv.DictReader(io.StringIO(table({"before": launches_of([good, bad])}))))
     assert [one["status"] for one in found] == ["ok", "timed out"]
     first, second = found
     assert [float(x) for x in first["seconds"].split()] == [0.1, 0.3, 0.2]
@@ -145,3 +145,26 @@ def test_csv_has_all_rows_and_all_iterations():
     assert float(first["algbw"]) == pytest.approx(1024 / 0.2 / 1e9)
     assert json.loads(first["bytes_at_interfaces"]) == {"eth0": [10, 20]}
     assert second["median_seconds"] == "" and second["words"] == "stuck"
+    assert first["shown"] == "before"
+
+
+def test_several_studies_are_named():
+    assert "# measured by jdaso: before, fabric a" in osu(columns("latency"), "before")
+    assert "# measured by jdaso: after, fabric a" in nccl_tests(columns("allreduce"), "after")
+
+
+def test_slow_links_keep_their_digits():
+    """1024 bytes in 0.1 s are 1e-5 GB/s; in 10 microseconds 0.1024."""
+    rows = [row("a", 0, [1e-5] * 3, workload="bandwidth")]
+    (found,) = read_nccl_tests(nccl_tests(columns_of(launches_of(rows))))
+    assert float(found["algbw"]) == pytest.approx(0.1024, abs=1e-4)
+
+
+def test_the_bus_carries_the_bytes_of_the_wire():
+    def of(wire):
+        rows = [row("a", 0, [0.1] * 3, workload="exchange", wire=wire)]
+        (found,) = csv.DictReader(io.StringIO(table({"a": launches_of(rows)})))
+        return float(found["algbw"]), float(found["busbw"])
+
+    (rate, bus), (same, narrow) = of("float32"), of("int8")
+    assert rate == same and narrow == pytest.approx(bus * 0.258, rel=0.02)

@@ -187,7 +187,8 @@ def test_too_few_replicates_are_no_verdict():
             rows[0] |= {"status": "timed out", "seconds": []}
         found = only(verdicts(launches_of(rows), MARGIN))
         assert found.said == "not enough data" and found.more == more
-        assert f"{more} more replicates (" in found.words and f"n = {n}," in found.words
+        advice = f"{more} more replicates (" if n else "launches are timed out (mend this, then"
+        assert advice in found.words and f"n = {n}," in found.words
         assert "nan" not in found.words
 
 

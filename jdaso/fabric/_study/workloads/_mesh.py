@@ -13,7 +13,7 @@ import numpy as np
 from ...._launch.environment import launched_rank, launched_ranks, local_ranks
 from ..launch import COORDINATOR
 
-Operation = Callable[[], np.ndarray]
+Operation = Callable[[], jax.Array]
 
 
 class Mesh:
@@ -29,6 +29,7 @@ class Mesh:
     def __init__(self, backend: str):
         self.rank, self.size = launched_rank(), launched_ranks()
         if backend == "gloo":
+            jax.config.update("jax_platforms", "cpu")  # also where there are GPUs
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
         if self.size > 1:
             own = self.rank % local_ranks() if backend == "nccl" else None
@@ -56,8 +57,8 @@ class Mesh:
             jax.shard_map(function, mesh=self._mesh, in_specs=spec, out_specs=spec, check_vma=False)
         )
 
-        def call() -> np.ndarray:
-            return np.asarray(step(whole).addressable_data(0))
+        def call() -> jax.Array:  # the result stays on the device: its copy is not the network's
+            return jax.block_until_ready(step(whole)).addressable_data(0)
 
         return call
 
@@ -104,7 +105,7 @@ class Mesh:
         if not seconds:
             return []
         found = self._prepared(self._largest, np.array(seconds, np.float32))()
-        return [float(x) for x in found]
+        return [float(x) for x in np.asarray(found)]
 
     def chosen(self) -> dict[str, Any]:
         """Returns the platform of JAX's devices and its collectives."""

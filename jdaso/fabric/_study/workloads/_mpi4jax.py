@@ -29,7 +29,7 @@ class Mpi4jax(Mpi):
     def _prepared(self, function: Callable[[jax.Array], jax.Array], send: np.ndarray) -> Operation:
         """Compiles a function of one array, which is already on the device."""
         step, own = jax.jit(function), jnp.array(send)
-        return lambda: np.asarray(step(own))
+        return lambda: jax.block_until_ready(step(own))
 
     def allreduce(self, send: np.ndarray) -> Operation:
         """The sum of all nodes' numbers, on every node."""
