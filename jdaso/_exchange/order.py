@@ -2,13 +2,13 @@
 
 XLA may reorder independent calls, on each device differently. A call that devices make together
 waits for all of them. So two such calls that are independent may wait for ever: device 0 in the
-first for device 1, which waits in the second for device 0. The same
-holds between nodes, whose programs XLA orders differently if the user's step differs in a constant.
-Each call of a step that devices make together, or that waits for other nodes, therefore takes a
-number that the previous call returned.
+first for device 1, which waits in the second for device 0. The same holds between nodes, whose
+programs XLA orders differently if the user's step differs in a constant. Each call of a step that
+devices make together, or that waits for other nodes, therefore takes a number that the previous
+call returned.
 
 An update carries this number from call to call. Between the updates and means of one function it
-is noted with the trace. Functions that are compiled by themselves within a step have no order.
+is noted with the trace. Functions that JAX traces by themselves within a step have no order.
 """
 
 from __future__ import annotations

@@ -104,9 +104,10 @@ def interp(
     points = [resplit(one, None).block for one in known]
     if x.split is not None:
         points = [varied(one, x.world) for one in points]
-    # JAX takes places that are closer than 1e-14 for equal: small ones are multiplied by 2^-e.
-    _, power = jnp.frexp(jnp.max(jnp.abs(points[0])).astype(jnp.result_type(float)))
-    larger = jnp.ldexp(jnp.ones((), jnp.result_type(float)), -jnp.minimum(power, 0))
+    # JAX takes places that are closer than 1e-14 for equal: if all are small, they are multiplied.
+    kind = jnp.result_type(x.dtype, points[0].dtype, 0.0)
+    _, power = jnp.frexp(jnp.max(jnp.abs(points[0])).astype(kind))
+    larger = jnp.ldexp(jnp.ones((), kind), -jnp.minimum(power, 0))
     period = None if period is None else period * larger
     at, known = x.block * larger, points[0] * larger
     block = jnp.interp(at, known, points[1], left, right, period)

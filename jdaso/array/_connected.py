@@ -231,6 +231,7 @@ class Connected:
 def _refuse_compiled(*given: Any) -> None:
     if any(isinstance(one, Tracer) for one in given):
         raise NotImplementedError(
-            "Each node gets a different number of rows here, which a compiled program cannot do. "
-            "Call resplit, sort or reshape outside of jax.jit."
+            "This operation along the split moves a different number of rows to each node, which a "
+            "compiled program cannot do. Call it outside of jax.jit (docs/arrays.md, Sharp bits, "
+            "lists such operations)."
         )

@@ -63,7 +63,7 @@ def asarray(
         return found if split is None else resplit(found, split)
     if dtype is None:
         require_fit(obj)
-    elif (kind := jax.dtypes.canonicalize_dtype(dtype)) != np.dtype(dtype):
+    elif (kind := jax.dtypes.canonicalize_dtype(dtype)) != np.dtype(dtype) and kind.kind in "iu":
         require_range(_whole_numbers_in(obj), kind)
     block = jnp.array(obj, dtype=dtype) if copy else jnp.asarray(obj, dtype=dtype)
     found = as_array(placed(block.astype(block.dtype), device))  # not of a weak type
@@ -71,8 +71,8 @@ def asarray(
 
 
 def _whole_numbers_in(obj: Any) -> np.ndarray:
-    """The numbers of what is no array of JAX: only such numbers may have 64 bits."""
-    known = isinstance(obj, Array | jax.Array)
+    """The numbers of what has no array of JAX in it: only such numbers may have 64 bits."""
+    known = any(isinstance(x, jax.Array) for x in jax.tree.leaves(obj))
     return np.zeros(0) if known else np.asarray(obj)
 
 

@@ -173,7 +173,7 @@ def dot(x1: Any, x2: Any) -> Array:
 
 
 def inner(x1: Any, x2: Any) -> Array:
-    """Sums of products over the last axes of both; a number multiplies. Moves as `matmul`."""
+    """Sums of products over the last axes of both; a number multiplies. Moves as `tensordot`."""
     a, b = of_one_world(x1, x2)
     return tensordot(a, b, axes=([-1], [-1])) if a.ndim and b.ndim else a * b
 

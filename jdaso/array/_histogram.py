@@ -99,7 +99,7 @@ def _counts(
         theirs = None if weights is None else _wide(weights)
         # With their number and ends NumPy adds up bin by bin, with edges it takes differences.
         bins = (edges, None) if ends is None else (len(edges) - 1, ends)
-        counts = jnp.asarray(np.histogram(block, *bins, weights=theirs)[0])
+        counts = _narrow(np.histogram(block, *bins, weights=theirs)[0], weights)
     elif ends is not None and x.dtype.kind == "f" and x.itemsize > 2 and not traced:
         # NumPy's way for bins of equal width is fifty times as fast as a search among edges.
         about = len(edges) - 1, ends
@@ -107,7 +107,7 @@ def _counts(
             counts = jnp.asarray(_evenly(x.block.reshape(-1), *about))
         else:
             found = np.histogram(np.asarray(x.block), *about, weights=_wide(weights))[0]
-            counts = jnp.asarray(found)
+            counts = _narrow(found, weights)
     else:
         places = _places(x.block.reshape(-1), edges)
         counts = _sums(places, len(edges) - 1, weights)
@@ -170,6 +170,11 @@ def _wide(weights: jax.Array) -> np.ndarray:
     return found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
 
 
+def _narrow(sums: np.ndarray, weights: jax.Array | None) -> jax.Array:
+    """Sums in the type of the weights, to which JAX itself would go by way of float32."""
+    return jnp.asarray(sums if weights is None else sums.astype(weights.dtype))
+
+
 def _added(places: jax.Array, weights: jax.Array | None, length: int) -> jax.Array:
     """The number of elements at each place, or the sums of their weights."""
     if weights is None:
@@ -178,8 +183,7 @@ def _added(places: jax.Array, weights: jax.Array | None, length: int) -> jax.Arr
     if traced or weights.dtype.kind == "c" or namespace_of(weights) is not np:
         return jnp.bincount(places, flat, length=length)
     # In float64: a float32 that has reached 2^24 is not raised by ones.
-    sums = np.bincount(np.asarray(places).reshape(-1), _wide(flat), length)
-    return jnp.asarray(sums.astype(weights.dtype))
+    return _narrow(np.bincount(np.asarray(places).reshape(-1), _wide(flat), length), weights)
 
 
 def histogram2d(

@@ -210,6 +210,8 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Array:
 def tensordot(x1: Any, x2: Any, *, axes: Pairs = 2) -> Array:
     """Sums of products over pairs of axes: a `matmul` of both as matrices, which moves the same.
 
+    Over all axes of both it moves what their product moves, and one number.
+
     Raises:
         ValueError: an operand has no such axis, or the axes of a pair differ in length.
     """
@@ -226,8 +228,10 @@ def tensordot(x1: Any, x2: Any, *, axes: Pairs = 2) -> Array:
         raise ValueError(f"tensordot of {a.shape}, {b.shape} over axes={axes}: these differ.")
     if not outer[0] and not outer[1]:  # element by element: as matrices one node would have all
         places = dict(zip(inner[0], inner[1], strict=True))
-        product = a * permute_dims(b, [places[k] for k in range(a.ndim)])
-        return REDUCTIONS["sum"](product, dtype=product.dtype)
+        kind = jnp.result_type(a.dtype, b.dtype)
+        wide = jnp.promote_types(kind, jnp.float32) if jnp.issubdtype(kind, jnp.inexact) else kind
+        b = permute_dims(b, [places[k] for k in range(a.ndim)])
+        return REDUCTIONS["sum"](a.astype(wide) * b.astype(wide), dtype=wide).astype(kind)
     size = math.prod(sums[0])
     rows, columns = [a.shape[k] for k in outer[0]], [b.shape[k] for k in outer[1]]
     left = permute_dims(a, [*outer[0], *inner[0]]).reshape((math.prod(rows), size))

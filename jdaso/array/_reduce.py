@@ -200,13 +200,13 @@ def _extreme_of_all(x: Array, *, keepdims: bool, least: bool) -> Array:
         index = pick(flat).astype(kind)
         value = flat[index]
     if x.split is not None:
-        index, value = _first_of_all(x, index, value, pick)
+        index = _first_of_all(x, index, value, pick)
     layout = ArrayLayout((1,) * x.ndim if keepdims else ())
     return Array(index.reshape(layout.shape), layout, x.world)
 
 
-def _first_of_all(x: Array, index: jax.Array, value: jax.Array, pick: Any) -> list[jax.Array]:
-    """The first extreme element of all nodes: its place in the flat array, and the element."""
+def _first_of_all(x: Array, index: jax.Array, value: jax.Array, pick: Any) -> jax.Array:
+    """The place in the flat array of the first extreme element of all nodes."""
     assert x.split is not None
     shape = x.layout.block_shape(x.world.node)
     place = list(jnp.unravel_index(index, tuple(max(n, 1) for n in shape)))
@@ -218,8 +218,7 @@ def _first_of_all(x: Array, index: jax.Array, value: jax.Array, pick: Any) -> li
     values, indices = (x.world.gather(one[None], ones)[filled] for one in (value, index))
     best = values[pick(values)]
     same = (values == best) | ((values != values) & (best != best))
-    first = jnp.min(jnp.where(same, indices, jnp.iinfo(indices.dtype).max))
-    return [first, best]
+    return jnp.min(jnp.where(same, indices, jnp.iinfo(indices.dtype).max))
 
 
 @method("argmin")

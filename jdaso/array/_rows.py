@@ -21,7 +21,7 @@ class Rows:
         arrays: an array, or several by name, with the same number of rows.
 
     Attributes:
-        part: the number of the node whose rows these are; None if there is only one.
+        own_node: the number of the node whose rows these are; None if there is only one.
 
     Raises:
         ValueError: the arrays have different numbers of rows, or fewer rows than nodes.
@@ -45,7 +45,7 @@ class Rows:
                 f"Samples are rows, one at least on each of {first.world.nodes} nodes, and equally "
                 f"many of each array, got {lengths}."
             )
-        self.part = first.world.node if first.world.nodes > 1 else None
+        self.own_node = first.world.node if first.world.nodes > 1 else None
         blocks = {name: np.asarray(x.block) for name, x in rows.items()}
         self._rows = blocks if isinstance(arrays, Mapping) else blocks[""]
 

@@ -97,7 +97,12 @@ def _power(x1: Any, x2: Any) -> jax.Array:
     kind = jnp.result_type(x1, x2)
     if not jnp.issubdtype(kind, jnp.integer):
         return jnp.pow(x1, x2)
-    base, left = jnp.asarray(x1, kind), jnp.asarray(x2, kind)
+    return _whole_power(jnp.asarray(x1, kind), jnp.asarray(x2, kind))
+
+
+@jax.jit
+def _whole_power(base: jax.Array, left: jax.Array) -> jax.Array:
+    """By repeated squaring; 1 where the exponent is negative."""
 
     def square(found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         product, base, left = found

@@ -20,6 +20,7 @@ from ._create import chosen, scalar, shape_of
 from ._layout import ArrayLayout
 from ._move import laid
 from ._reduce import index_type
+from ._whole_numbers import require_inside
 from ._world import world
 
 Key = jax.Array | int | np.integer
@@ -30,24 +31,34 @@ def _key_of(key: Key) -> jax.Array:
     return jax.random.key(operator.index(key)) if isinstance(key, int | np.integer) else key
 
 
-def _drawn(key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array]) -> Array:
+def _drawn(
+    key: Key, shape: Any, split: int | None, draw: Callable[..., jax.Array], *bounds: Any
+) -> Array:
     shape = shape_of(shape)
     index_type(max(shape, default=0))
     key = _key_of(key)
     at = world()
     if not shape:
-        return Array(draw(key, ()), ArrayLayout(()), at)
+        return Array(draw(key, (), *bounds), ArrayLayout(()), at)
     layout = ArrayLayout(shape).over(chosen(split, len(shape)), at.nodes)
     rows = layout if layout.split == 0 else ArrayLayout(shape)
     first, count = (rows.begins[at.node], rows.counts[at.node]) if rows.counts else (0, shape[0])
-    block = _rows(key, first, count, shape[1:], draw)
+    block = _rows(key, first, bounds, count=count, shape=shape[1:], draw=draw)
     return laid(Array(block, rows, at), layout)
 
 
 @partial(jax.jit, static_argnames=("count", "shape", "draw"))
-def _rows(key: jax.Array, first: Any, count: int, shape: tuple[int, ...], draw: Any) -> jax.Array:
+def _rows(
+    key: jax.Array,
+    first: Any,
+    bounds: tuple[Any, ...],
+    *,
+    count: int,
+    shape: tuple[int, ...],
+    draw: Any,
+) -> jax.Array:
     keys = jax.vmap(partial(jax.random.fold_in, key))(first + jnp.arange(count))
-    return jax.vmap(lambda one: draw(one, shape))(keys)
+    return jax.vmap(lambda one: draw(one, shape, *bounds))(keys)
 
 
 def normal(key: Key, shape: Any, *, dtype: Any = jnp.float32, split: int | None = None) -> Array:
@@ -57,7 +68,7 @@ def normal(key: Key, shape: Any, *, dtype: Any = jnp.float32, split: int | None 
         key: a key of `jax.random`, or a seed.
         shape: the shape.
         dtype: a floating-point type.
-        split: the axis to divide over nodes.
+        split: the axis to divide over nodes; for another one than 0 each node draws whole rows.
     """
     return _drawn(key, shape, split, _Draw(jax.random.normal, dtype))
 
@@ -76,7 +87,7 @@ def uniform(
     The bounds are numbers, or arrays without axes; so are those of `integers`.
     """
     bounds = scalar(minval), scalar(maxval)
-    return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype, bounds))
+    return _drawn(key, shape, split, _Draw(jax.random.uniform, dtype), *bounds)
 
 
 def integers(
@@ -84,17 +95,19 @@ def integers(
 ) -> Array:
     """Integers from low up to, but without, high; see `normal`."""
     bounds = scalar(low), scalar(high)
-    return _drawn(key, shape, split, _Draw(jax.random.randint, dtype, bounds))
+    for bound in bounds:
+        require_inside(bound, jnp.result_type(int))
+    return _drawn(key, shape, split, _Draw(jax.random.randint, dtype), *bounds)
 
 
 class _Draw:
-    """A distribution; equal ones share one compiled program."""
+    """A distribution; equal ones share one compiled program, whatever the bounds of a call."""
 
-    def __init__(self, function: Callable[..., jax.Array], dtype: Any, bounds: tuple = ()):
-        self._about = function, jax.dtypes.canonicalize_dtype(dtype), bounds
+    def __init__(self, function: Callable[..., jax.Array], dtype: Any):
+        self._about = function, jax.dtypes.canonicalize_dtype(dtype)
 
-    def __call__(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        function, dtype, bounds = self._about
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], *bounds: Any) -> jax.Array:
+        function, dtype = self._about
         named = dict(zip(("minval", "maxval"), bounds, strict=False))
         return function(key, shape, dtype=dtype, **named)
 

@@ -20,7 +20,8 @@ class Source(Protocol):
 
     An object with ``__getitem__`` instead of ``rows``, such as a source of grain, a PyTorch or a
     Hugging Face data set, is a source too: its samples, trees of arrays and numbers of equal
-    shapes, are stacked.
+    shapes, are stacked. A source of one node's own samples has the node's number as ``own_node``;
+    its loader needs ``share=(0, 1)``, and transforms draw other numbers on each node.
     """
 
     def __len__(self) -> int:

@@ -57,9 +57,9 @@ class Batches:
     prefix: Callable[[int], str]
 
     @property
-    def part(self) -> int:
+    def own_node(self) -> int:
         """The number of the node whose own samples these are; 0 where all nodes have the same."""
-        return getattr(self.source, "part", None) or 0
+        return getattr(self.source, "own_node", None) or 0
 
     def read(self, position: int) -> PyTree:
         """Reads the rank's part of the batch that begins at `position`.
@@ -130,7 +130,7 @@ class Batches:
         found = []
         for k, sample in enumerate(indices):
             key = np.array([self.order.seed % 2**64, begin + k], np.uint64)
-            bits = np.random.Philox(key=key, counter=[0, 0, 0, self.part])
+            bits = np.random.Philox(key=key, counter=[0, 0, 0, self.own_node])
             random = np.random.Generator(bits)
             try:
                 found.append(transform(jax.tree.map(lambda x, k=k: x[k], batch), random))

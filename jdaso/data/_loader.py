@@ -113,8 +113,9 @@ class Loader:
             workers, prefetch = _whole("workers", workers, 1), _whole("prefetch", prefetch, 2)
             if not timeout_seconds > 0:
                 raise ValueError(f"timeout_seconds must be above 0, got {timeout_seconds}.")
-        except (TypeError, ValueError) as error:
-            session.all_ranks.everyone(_WHAT, str(error))  # the other nodes are in `_agree`
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            session.all_ranks.everyone(_WHAT, text)  # the other nodes are in `_agree`
             raise
         self.batch_size, self.epochs = batch_size, epochs
         self._session = session
@@ -123,7 +124,7 @@ class Loader:
         # Virtual nodes share one process, which takes the batches of all of them.
         if share is None:
             share = (0, 1) if session.simulated else session.share()
-        share = self._agree(share, getattr(samples, "part", None))
+        share = self._agree(share, getattr(samples, "own_node", None))
         places = places_of_rank(share, session.devices, batch_size)
         self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples
         self._prefix = lambda position: session.topology.prefix(position // batch_size)

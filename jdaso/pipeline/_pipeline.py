@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -117,7 +118,10 @@ class Pipeline:
         if phases is None:
             self._tx = synchronous(inner, **common)
         else:
-            if not self._moments_are_everywhere(inner):
+            shares = common.get("second_moments", "shared") == "shared"
+            late = self.replicas.num_nodes > 1 and phases.cycling_steps > 0
+            late = late and common.get("blocking", "gradients") == "gradients"
+            if shares and late and not self._moments_fit(inner):
                 common["second_moments"] = "own"
             if phases.fragments == "auto":
                 phases = dataclasses.replace(phases, fragments=1)
@@ -126,23 +130,27 @@ class Pipeline:
             self._tx = daso(inner, phases=phases, **common)
         self._update = NonEmpty(self._update_params)
 
-    def _moments_are_everywhere(self, inner: optax.GradientTransformation) -> bool:
-        """Returns whether all partitions, or none, have second moments that `daso` could share.
+    def _moments_fit(self, inner: optax.GradientTransformation) -> bool:
+        """Returns whether `daso` may share second moments on all partitions.
 
-        Where it shares them it runs the optimizer twice, and the optimizer may send messages.
+        A partition that shares them runs the optimizer twice. If that sends messages, all
+        partitions, or none, must have such moments.
         """
         if self.plan.num_partitions == 1:
             return True
         structs = self.plan.holding.own_structs(self._place.rank)
-        mine = bool(pairs_of(structs, jax.eval_shape(inner.init, structs)))
-        said = self.session.all_ranks.everyone("make a pipeline", "yes" if mine else "no")
-        if len(set(said)) > 1 and self.session.node == 0:
+        state = jax.eval_shape(inner.init, structs)
+        mine = bool(pairs_of(structs, state)), _sends(inner, structs, state)
+        said = self.session.all_ranks.everyone("make a pipeline", json.dumps(mine))
+        have, send = map(set, zip(*map(json.loads, said), strict=True))
+        fit = len(have) == 1 or True not in send
+        if not fit and self.session.node == 0:
             log.warning(
                 "%s Some partitions have no parameters with second moments, so that nodes keep "
                 'their own (second_moments="own").',
                 self.session.topology.prefix(),
             )
-        return len(set(said)) == 1
+        return fit
 
     def init(self, params: PyTree, state: PyTree = None) -> PipelineState:
         """Returns the state for the first step.
@@ -273,15 +281,23 @@ class Pipeline:
     def gather(self, params: PyTree) -> PyTree:
         """Returns the whole tree, as NumPy, from `PipelineState.params` or a tree like it.
 
+        All ranks of a pipeline call this together.
+
         Raises:
-            ValueError: on all nodes, if a leaf has another shape or dtype than the parameter.
+            ValueError: on all of them, if a leaf has another shape or dtype than the parameter.
         """
         self._require_open()
         holding, mail, tags = self.plan.holding, self._mail, self._work.tags
         unlike = holding.unlike(params, self._place.rank)
-        for text in self.session.all_ranks.everyone("gather parameters", unlike):
-            if text:
-                raise ValueError(text)
+        # A step in flight may gather numbers, also on a rank whose own results are empty.
+        await_steps(
+            self.session.control, self.session.devices, "the steps before it", logging.DEBUG
+        )
+        if (wrong := self._gather(np.array([bool(unlike)]))).any():
+            other = (
+                f"Partition {np.argmax(wrong)} gave a tree unlike its parameters; see its error."
+            )
+            raise ValueError(unlike or other)
         rank, ranks = self._place.rank, range(self.plan.num_partitions)
         units = {k: np.asarray(x) for k, x in holding.split(params, rank).items()}
         for k, array in units.items():
@@ -340,6 +356,15 @@ class Pipeline:
                     sums = [self._devices.put(example(struct)) for struct in sums]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
+
+
+def _sends(inner: optax.GradientTransformation, params: PyTree, state: PyTree) -> bool:
+    """Returns whether an update sends messages, as far as its trace shows."""
+    try:
+        update = optax.with_extra_args_support(inner).update
+        return "jdaso_host_call" in str(jax.make_jaxpr(update)(params, state, params))
+    except Exception:  # it needs a loss, or other arguments
+        return True
 
 
 def _check_settings(settings: Mapping[str, Any], phases: Phases | None) -> None:

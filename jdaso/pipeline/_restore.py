@@ -61,7 +61,7 @@ def read_state(
     rows: dict[str, dict[int, np.ndarray]] = {value.leaf.path: {} for value in here}
     # Leaves of the model's state: they are empty on ranks that do not hold them.
     states = {v.leaf.path: v.leaf.shape for v in here if v.leaf.path.startswith(".state")}
-    # Partitions measure times, and hear losses, at moments of their own; all take the first's.
+    # Partitions measure times, and receive losses, at moments of their own; all take the first's.
     fields = (*NEVER_STARTED, *_OF_STARTS, "phase")
     apart = {value.leaf.path for value in here if value.leaf.field in fields}
     for partition, part in enumerate(parts):
@@ -95,7 +95,9 @@ def read_state(
     for value in here:
         leaf, of = leaf_of[value.leaf.path], rows[value.leaf.path]
         if value.leaf.field in (*NEVER_STARTED, *_OF_STARTS):
-            of, leaf = {0: np.asarray(value.value)}, None
+            first = NEVER_STARTED.get(value.leaf.field)
+            own = np.asarray(value.value)
+            of, leaf = {0: own if first is None else np.full_like(own, first)}, None
         array = of[0] if leaf is None else _assemble(of, old, holding, rank, leaf, value.leaf)
         if states.get(value.leaf.path) == (0,):
             array = np.zeros((0,), array.dtype)

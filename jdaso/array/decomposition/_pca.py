@@ -58,8 +58,7 @@ class PCA(Estimator):
 
     def fit(self, x: Any, y: Any = None) -> PCA:
         """Finds the components of rows, ``[n, d]``; y is ignored."""
-        vars(self).pop("n_samples_", None)
-        return self.partial_fit(x)
+        return self._absorbed(x, first=True)
 
     def partial_fit(self, x: Any, y: Any = None) -> PCA:
         """Takes more rows into account, exactly: one part at a time of data larger than memory.
@@ -67,8 +66,10 @@ class PCA(Estimator):
         The factor of all rows is that of the old factor, the factor of the new rows, and one row
         for the distance between both means.
         """
-        first = not hasattr(self, "n_samples_")
-        x = self._rows(x) if first else self._more_rows(x)
+        return self._absorbed(x, first=not hasattr(self, "n_samples_"))
+
+    def _absorbed(self, x: Any, *, first: bool) -> PCA:
+        x = rows_of(x) if first else self._more_rows(x)
         mean, _, number = moments(x, (0,))
         mean = mean[0]
         factor = self._factor(Array(x.block - mean, x.layout, x.world))
@@ -83,6 +84,7 @@ class PCA(Estimator):
         singular, axes, mean = agreed(sharers(x), *_axes(factor), mean)
         self._keep(x, number, singular, axes)  # raises before anything is kept
         self._triangle, self.n_samples_, self.mean_ = factor, number, whole(mean, x)
+        self.n_features_in_ = x.shape[1]
         return self
 
     def _factor(self, centered: Array) -> jax.Array:
@@ -97,7 +99,7 @@ class PCA(Estimator):
 
     def _keep(self, x: Array, rows: int, singular: jax.Array, axes: jax.Array) -> None:
         """Keeps the requested components of this many rows."""
-        most = min(rows, self.n_features_in_)
+        most = min(rows, x.shape[1])
         singular, axes = singular[:most], axes[:most]
         # Summed exactly, since all nodes must keep the same number.
         squares = np.asarray(singular, float) ** 2

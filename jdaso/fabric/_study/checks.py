@@ -110,8 +110,10 @@ def environment(where: str, given: Any) -> dict[str, str]:
     """
     table = typed(where, given, dict)
     for name, value in table.items():
-        if not name or "=" in name or "\0" in f"{name}{value}":
+        if not name or "=" in name or "\0" in name:
             raise StudyError(f"{where} has {name!r}, which is no name of a variable.")
+        if "\0" in str(value):
+            raise StudyError(f"{where}.{name} has a zero byte, which no variable can hold.")
         if not isinstance(value, str | int | float):
             raise StudyError(f"{where}.{name} must be a text, got {value!r}. Put it into quotes.")
     return {name: str(value) for name, value in sorted(table.items())}

@@ -32,10 +32,6 @@ Reads = Mapping[str, Sequence[str]]
 """Workload -> the factors that it reads besides the common ones."""
 
 
-_ALONE = ("bare",)
-"""Methods that send nothing, for which all wires are one cell."""
-
-
 def cell_of(levels: Mapping[str, Level], reads: Reads) -> Cell:
     """Returns the cell of these levels; a factor that its workload does not read is left out."""
     workload = str(levels["workload"])
@@ -43,8 +39,6 @@ def cell_of(levels: Mapping[str, Level], reads: Reads) -> Cell:
     factors = {name: levels[name] for name in FACTORS if name in kept and name in levels}
     if workload in PAIRS:
         factors["nodes"] = 2
-    if factors.get("method") in _ALONE:
-        factors.pop("wire", None)
     text = json.dumps(factors, sort_keys=True)
     return Cell(f"c{hashlib.sha256(text.encode()).hexdigest()[:8]}", factors)
 

@@ -165,6 +165,9 @@ def _cells(
     factors, listed = _levels(declared)
     if factors:
         levels.check_combination("factors", factors, workloads)
+        crossings = (_levels(form)[0] for form in forms)  # a short form keeps unread factors
+        named = [name for of in crossings for name in of.get("workload", ())]
+        levels.check_read(factors, [*named, *factors["workload"]], workloads)
     for k, one in enumerate(listed):
         single = {name: (level,) for name, level in one.items()}
         levels.check_combination(f"cells[{k}]", single, workloads)

@@ -84,12 +84,23 @@ def check_combination(
             if factor in _NAMES and not workload.program:
                 for level in names.get(factor, ()):
                     checks.one_of(f"{where}.{factor}", level, _NAMES[factor])
-    read = {factor for name in names["workload"] for factor in workloads[str(name)].reads}
-    for factor in names:
+
+
+def check_read(
+    factors: Collection[str], names: Collection[Level], workloads: Mapping[str, ChosenWorkload]
+) -> None:
+    """Raises unless one of the named workloads, or more, reads each factor.
+
+    Raises:
+        StudyError: none reads a factor, which would have no effect.
+    """
+    named = sorted({str(name) for name in names if str(name) in workloads})
+    read = {factor for name in named for factor in workloads[name].reads}
+    for factor in factors:
         if factor not in COMMON and factor not in read:
             raise StudyError(
-                f"{where}: none of the workloads {', '.join(map(str, names['workload']))} reads "
-                f"the factor {factor}. Leave it out."
+                f"factors: none of the workloads {', '.join(named)} reads the factor {factor}. "
+                "Leave it out."
             )
 
 

@@ -92,9 +92,9 @@ _NAMED = {"mpich": "MPICH", "openmpi": "Open MPI"}
 
 
 def _checked(library: ChosenLibrary, python: str, versions: dict[str, str]) -> FoundLibrary:
-    """What was found, unless it is another MPI than the library's name has."""
+    """Checks that the MPI is that of the library's name."""
     wanted, mpi = _NAMED.get(library.name), versions.get("mpi", "")
-    if library.transport == "mpi" and wanted and not mpi.startswith(wanted):
+    if library.transport == "mpi" and wanted and wanted.lower() not in mpi.lower():
         return FoundLibrary(
             missing=f"{library.name}: {python} has {mpi}. Name the interpreter of an environment "
             f'with {wanted}: [libraries.{library.name}] python = "...".'

@@ -21,6 +21,11 @@ def _dtype(leaf: Any) -> Any:
     return leaf.dtype if is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype)
 
 
+def _is_weak(leaf: Any) -> bool:
+    """Returns whether a leaf takes the type of what it meets, as numbers of Python do."""
+    return isinstance(leaf, bool | int | float | complex) or getattr(leaf, "weak_type", False)
+
+
 def _kind(leaf: Any) -> str:
     return f"{_dtype(leaf)}{list(leaf.shape)}"
 
@@ -49,9 +54,12 @@ class Microbatches:
         Raises:
             ValueError: the batch cannot be cut into these parts.
         """
-        leaves, tree = jax.tree.flatten(batch)
-        leaves = [_as_array(leaf) for leaf in leaves]
-        structs = tuple(jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf)) for leaf in leaves)
+        flat, tree = jax.tree.flatten(batch)
+        leaves = [_as_array(leaf) for leaf in flat]
+        structs = tuple(
+            jax.ShapeDtypeStruct(leaf.shape, _dtype(leaf), weak_type=_is_weak(given))
+            for leaf, given in zip(leaves, flat, strict=True)
+        )
         sizes = {leaf.shape[0] for leaf in structs if leaf.shape}
         if len(sizes) != 1:
             paths = jax.tree.leaves_with_path(batch)
@@ -94,7 +102,7 @@ class Microbatches:
     def struct(self, size: int) -> PyTree:
         """Returns the shapes and dtypes of a part with `size` samples."""
         leaves = [
-            jax.ShapeDtypeStruct((size, *leaf.shape[1:]) if leaf.shape else (), leaf.dtype)
+            jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf
             for leaf in self.leaves
         ]
         return jax.tree.unflatten(self.tree, leaves)

@@ -288,7 +288,7 @@ def _by_hand(line: Line, stages: int, boundaries: Sequence[int | str]) -> list[i
     names = [line.label(place) for place in range(length)]
     for boundary in boundaries:
         if isinstance(boundary, str):
-            found = [place for place, name in enumerate(names) if name.startswith(boundary)]
+            found = [place for place, name in enumerate(names) if f"/{boundary}" in f"/{name}"]
             if not found:
                 known = list(dict.fromkeys(name.rsplit("/", 1)[0] for name in names))
                 raise ValueError(

@@ -183,3 +183,17 @@ def test_the_whole_numbers_of_a_state_are_the_same_on_all_nodes():
         ).state
     assert int(found["seen"]) == (batches[0] > 0).sum() != (batches[1] > 0).sum()
     np.testing.assert_allclose(found["mean"], np.mean(batches), rtol=1e-5)
+
+
+def test_a_tree_unlike_the_parameters_on_one_rank_is_an_error_on_all():
+    """Its bytes would be read as float32 by the others."""
+    params, batches = problem(np.float32)
+    with jdaso.Session(timeout_seconds=60) as session:
+        plan = pipeline.partition(loss_fn, params, batches[0], num_partitions=COMM.size)
+        with pipeline.Pipeline(plan, optax.sgd(0.1), session=session) as pipe:
+            own = pipe.init(params).params
+            odd = jax.tree.map(lambda x: x.astype(jnp.bfloat16), own) if session.node == 0 else own
+            words = "is bfloat16" if session.node == 0 else "Partition 0 gave a tree unlike"
+            with pytest.raises(ValueError, match=words):
+                pipe.gather(odd)
+            jax.tree.map(np.testing.assert_array_equal, pipe.gather(own), params)

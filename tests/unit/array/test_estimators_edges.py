@@ -95,8 +95,12 @@ def test_rows_that_were_refused_do_not_count():
     model, other = ja.decomposition.PCA(4), ja.decomposition.PCA(4)
     with pytest.raises(ValueError, match="n_components=4"):
         model.partial_fit(CLOUD[:3])
+    with pytest.raises(NotFittedError):
+        model.transform(CLOUD)
     for each in (model, other):
         each.partial_fit(CLOUD)
+    with pytest.raises(ValueError, match="n_components=4"):
+        model.fit(CLOUD[:3])
     assert model.n_samples_ == 30
     np.testing.assert_array_equal(model.components_, other.components_)
     classes = np.arange(30) % 2

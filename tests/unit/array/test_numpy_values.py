@@ -1,4 +1,4 @@
-"""Numbers at the edges of types, as NumPy has them; operations that move no more than they say."""
+"""Numbers at the edges of types, as NumPy has them; operations that move as little as promised."""
 
 import jax
 import numpy as np
@@ -207,3 +207,36 @@ def test_whole_numbers_divided_by_0_are_0():
     x = np.array([5, -5, 0], np.int32)
     np.testing.assert_array_equal(ja.asarray(x) // ja.zeros(3, dtype=ja.int32), [0, 0, 0])
     np.testing.assert_array_equal(ja.asarray(x) // 0, [0, 0, 0])
+
+
+def test_other_bounds_compile_nothing():
+    found = [ja.random.uniform(0, (5,), minval=0.0, maxval=x) for x in (1.0, 2.0)]
+    np.testing.assert_allclose(found[1], 2 * np.asarray(found[0]), rtol=1e-6)
+    before = ja.random._rows._cache_size()
+    for high in range(3, 9):
+        x = np.asarray(ja.random.integers(1, -2, high, (50,)))
+        assert x.dtype == np.int32 and x.min() >= -2 and x.max() < high
+        ja.random.uniform(0, (5,), maxval=float(high))
+    assert ja.random._rows._cache_size() <= before + 1
+    with pytest.raises(OverflowError, match="2147483648 does not fit int32"):
+        ja.random.integers(0, 0, 2**31, (3,))
+
+
+def test_sums_of_whole_weights_are_exact():
+    x, weights = np.array([1, 1, 7], np.int32), np.array([2**24, 1, 5], np.int32)
+    for values in (x, x.astype(np.float32)):
+        found = ja.histogram(ja.asarray(values), 3, weights=ja.asarray(weights))[0]
+        wanted = np.histogram(values, 3, weights=weights)[0]
+        np.testing.assert_allclose(found, wanted, rtol=6e-8)
+
+
+def test_products_of_narrow_floats_are_added_in_float32():
+    x = np.full(10000, 1e-4, np.float16)
+    assert float(ja.inner(ja.asarray(x), ja.asarray(x))) == pytest.approx(1e-4, rel=2e-3)
+
+
+def test_lists_of_traced_numbers():
+    found = jax.jit(lambda a: ja.asarray([a, 2 * a], dtype=float))(1.5)
+    np.testing.assert_array_equal(found, [1.5, 3.0])
+    with pytest.raises(ValueError, match="do not fit int32"):
+        ja.asarray([2**40, 1], dtype=ja.int64)

@@ -152,9 +152,9 @@ def test_a_transform_draws_the_same_for_any_number_of_nodes(session):
 class OwnSamples(Arrays):
     """Samples of one node only, as `jdaso.array.Rows`."""
 
-    def __init__(self, tree, part):
+    def __init__(self, tree, node):
         super().__init__(tree)
-        self.part = part
+        self.own_node = node
 
 
 def test_nodes_with_samples_of_their_own_draw_other_numbers(session):

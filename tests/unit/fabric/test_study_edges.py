@@ -50,12 +50,6 @@ def test_what_cannot_be_is_refused_before_any_launch(tmp_path, text, words):
         study(tmp_path, text)
 
 
-def test_nodes_that_send_nothing_have_one_cell_for_all_wires(tmp_path):
-    text = "workload = ['training']\nmodel = ['paced']\nmethod = ['bare', 'daso']\n"
-    cells = study(tmp_path, text + "wire = ['float32', 'int8']\ncompute = ['paced']").cells
-    assert sorted(cell.factors["method"] for cell in cells) == ["bare", "daso", "daso"]
-
-
 def test_another_mpi_than_the_name_is_missing():
     name, other = ("mpich", "openmpi")
     found = libraries.find(ChosenLibrary(name=name, transport="mpi"))

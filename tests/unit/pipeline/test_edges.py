@@ -164,3 +164,25 @@ def test_trees_like_the_parameters():
 
 def test_weights_are_shares():
     assert Microbatches.of(np.ones((3, 1)), 3).weights() == [1 / 3] * 3
+
+
+@pytest.mark.parametrize("number", [0.5, jnp.asarray(0.5)])
+def test_a_number_in_a_batch_keeps_narrow_floats_narrow(number):
+    """Otherwise the loop below would begin in bfloat16 and go on in float32."""
+
+    def loss_fn(params, batch):
+        def layer(x, w):
+            return jnp.tanh(x @ w) * batch["temperature"], None
+
+        x, _ = jax.lax.scan(layer, batch["x"], params["w"])
+        return jnp.mean(x.astype(jnp.float32)), None
+
+    params = {"w": jnp.ones((4, 3, 3), jnp.bfloat16)}
+    batch = {"x": jnp.ones((4, 3), jnp.bfloat16), "temperature": number}
+    plan = pipeline.partition(loss_fn, params, batch, num_partitions=2, num_microbatches=2)
+    found = loss_and_gradients(plan, params, batch)
+    wanted = jax.grad(lambda p: loss_fn(p, batch)[0])(params)["w"]
+    assert found[2]["w"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        found[2]["w"].astype(np.float32), wanted.astype(np.float32), rtol=0.05, atol=1e-3
+    )
