@@ -417,6 +417,27 @@ MUTANTS = [
         "tests/ranks/exchange/test_order.py",
     ),
     Mutant(
+        "messages of a partition without parameters",
+        "pipeline/_optimizer/whole.py",
+        "        evaluation.end()",
+        "        pass",
+        "tests/unit/pipeline/test_edges.py::test_a_rank_without_parameters_sends_its_part_of_a_norm",
+    ),
+    Mutant(
+        "trials that send nothing",
+        "pipeline/_optimizer/evaluation.py",
+        "gather = _alone if in_trial() else self.gather",
+        "gather = self.gather",
+        "tests/unit/pipeline/test_edges.py::test_a_trial_sends_nothing",
+    ),
+    Mutant(
+        "centers without rows",
+        "array/cluster/_kmeans.py",
+        "return jnp.where(takes, rows[place], sums), jnp.where(takes, 1, numbers)",
+        "return sums, numbers",
+        "tests/unit/array/test_estimators_edges.py",
+    ),
+    Mutant(
         "the common point of an outer step that is lost",
         "checkpoint/_resumed.py",
         'rooms.subtract("anchor", lost)',

@@ -15,11 +15,8 @@ WITHOUT_ROWS = np.array([[0.0], [1.0], [100.0]], np.float32)
 CLOUD = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("nodes", "compiled"), [(1, False), (3, False), (1, True)])
 def test_a_center_without_rows_moves_to_the_farthest_row(nodes, compiled):
-    if compiled and nodes > 1:
-        pytest.skip("nodes that are threads have no compiled loop")
     reference = cluster.KMeans(3, init=WITHOUT_ROWS, n_init=1).fit(LINE)
 
     def fitted():
