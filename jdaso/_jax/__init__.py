@@ -2,8 +2,8 @@
 
 `host_call` calls Python from a compiled step, through `ffi` where its handler can be built. `cpus`
 covers the CPU backend with its devices and threads, `world` the processes that jax.distributed
-joins, `axes` the mesh axes around a trace, `debug` profiles and NaN. `types` names the types that
-signatures share.
+joins, `axes` the mesh axes around a trace, `in_trace` the calls in one, `debug` profiles and NaN.
+`types` names the types that signatures share.
 
 Rule: nothing here depends on nodes, optimizers or MPI.
 """
