@@ -50,8 +50,8 @@ class ClaimFinding:
     Attributes:
         claim: the claim.
         said: the answer.
-        more: advised number of further replicates, at the setting that needs most; 0 if decided,
-            None if beyond any study.
+        more: advised number of further replicates: of open settings that are likely to refute the
+            claim the fewest, else the most of all; 0 if decided, None if beyond any study.
         places: the claim at each setting, at least one.
     """
 
@@ -137,14 +137,18 @@ def _finding(claim: Claim, pairs: Sequence[Pairs], margin: float, alpha: float) 
     verdicts = [verdict_of(pair, margin, alpha) for pair in pairs]
     ps = np.array([(one.p_not_slower, one.p_not_faster) for one in verdicts])
     settled = settle(claim.expects, ps[:, 0], ps[:, 1], alpha)
-    places = []
+    places, refuting = [], []
     for pair, verdict, said, p_claim, p_contrary in zip(
         pairs, verdicts, settled.places, settled.claim, settled.contrary, strict=True
     ):
         open_here = said == "not enough data"
         more = _more(pair, verdict, claim.expects, alpha, len(pairs)) if open_here else 0
         places.append(ClaimAt(verdict, said, float(p_claim), float(p_contrary), more))
-    more = 0 if settled.said == "does not hold" else _most([place.more for place in places])
+        if more and _likely(pair, verdict)[0] not in ("", claim.expects):
+            refuting.append(more)
+    more = 0
+    if settled.said != "does not hold":
+        more = min(refuting) if refuting else _most([place.more for place in places])
     return ClaimFinding(claim, settled.said, more, tuple(places))
 
 
@@ -154,18 +158,26 @@ def _most(advice: Sequence[int | None]) -> int | None:
     return max(known) if len(known) == len(advice) else None
 
 
+def _likely(pair: Pairs, verdict: Verdict) -> tuple[str, tuple[float, float], float]:
+    """The likely answer at a setting, its interval, and the bound; "" with too few replicates."""
+    bound = float(np.log1p(verdict.margin))
+    if verdict.ratio.replicates < 2:
+        return "", (np.nan, np.nan), bound
+    interval = (float(np.log(verdict.ratio.low)), float(np.log(verdict.ratio.high)))
+    effect = likely_effect(pair.logs, interval)
+    likely = EXPECTED[0] if abs(effect) < bound else "slower" if effect > 0 else "faster"
+    return likely, interval, bound
+
+
 def _more(pair: Pairs, verdict: Verdict, expects: str, alpha: float, settings: int) -> int | None:
     """Advises at an open setting: at the level that decides the claim there, or its contrary.
 
     The contrary is corrected for the number of settings. That of no effect has two sides; that of
     slower is all below the margin, and that of faster its mirror image.
     """
-    if verdict.ratio.replicates < 2:
+    likely, interval, bound = _likely(pair, verdict)
+    if not likely:
         return verdict.more
-    interval = (float(np.log(verdict.ratio.low)), float(np.log(verdict.ratio.high)))
-    bound = float(np.log1p(verdict.margin))
-    effect = likely_effect(pair.logs, interval)
-    likely = EXPECTED[0] if abs(effect) < bound else "slower" if effect > 0 else "faster"
     if likely == expects:
         return more_replicates(pair.logs, interval, bound, alpha)
     if expects == EXPECTED[0]:

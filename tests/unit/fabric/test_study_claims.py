@@ -171,6 +171,18 @@ def test_the_advice_is_that_of_the_setting_that_needs_most():
     assert at_the_margin.more is None and "more than 1000 replicates" in at_the_margin.words
 
 
+def test_the_advice_is_that_of_the_setting_that_would_refute_first():
+    """One setting lies at the margin, which no replicates decide; another one is clearly slower."""
+    logs = math.log(1.12) + np.array([0.04, -0.03, 0.01, -0.02])
+    rows = [row("a", k, [1.0], nodes=nodes) for nodes in (1, 2) for k in range(4)]
+    rows += [row("b", k, [1.05 + x], nodes=1) for k, x in enumerate((0.02, -0.02, 0.01, -0.01))]
+    rows += [row("b", k, [math.exp(x)], nodes=2) for k, x in enumerate(logs)]
+    found = answered(rows)
+    first, second = (place.more for place in found.places)
+    assert found.said == "not enough data" and first is None
+    assert found.more == second and 0 < second < 20
+
+
 def fewest(logs, alpha, effect, expects):
     """The fewest further replicates that decide at alpha, by counting upwards."""
     n, bound = len(logs), math.log(1.05)
