@@ -142,7 +142,13 @@ def fit(
     losses: list[np.ndarray] = []
     batches = session.control.known.batches
     numbered = enumerate(data)
+
+    def abandoned(kind: Any, *_: Any) -> None:
+        if kind is not None and pipeline is not None:
+            pipeline.abandon()
+
     with contextlib.ExitStack() as stack:
+        stack.push(abandoned)
         stack.enter_context(batches.loop())
         stack.enter_context(_error_on_all_nodes(session))
         while (numbered_batch := next(numbered, None)) is not None:

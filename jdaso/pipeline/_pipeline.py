@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -99,6 +100,7 @@ class Pipeline:
         self.grid = Grid.of(session, plan.num_partitions)
         facts = [("the plan", plan.digest()), ("schedule", schedule), ("wire", wire)]
         session.agree("make a pipeline", [*facts, ("remat", str(remat))])
+        _close_abandoned(session)
         record = partial(session.timeline.record, "wait", lane="messages")
         self._mail = Mail(session.control, record, alone=plan.num_partitions == 1)
         session.hooks.on_close(self._mail.close)
@@ -258,12 +260,18 @@ class Pipeline:
         self._gather.free()
         self.session.hooks.forget_close(self._mail.close)
 
+    def abandon(self) -> None:
+        """Leaves the pipeline, after an error, to the next one of the session, which closes it."""
+        _abandoned.setdefault(self.session, []).append(self)
+
     def __enter__(self) -> Pipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if kind is None:  # after an error the session ends what is left
+        if kind is None:
             self.close()
+        else:  # the other nodes may have no error
+            self.abandon()
 
     def _require_open(self) -> None:
         self.session.require_usable()
@@ -356,6 +364,17 @@ class Pipeline:
                     sums = [self._devices.put(example(struct)) for struct in sums]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
+
+
+_abandoned: WeakKeyDictionary[Session, list[Pipeline]] = WeakKeyDictionary()
+
+
+def _close_abandoned(session: Session) -> None:
+    """Closes the pipelines that an error has left open on all nodes; all nodes call this."""
+    left = _abandoned.get(session, [])
+    counts = session.all_ranks.everyone("make a pipeline", str(len(left)))
+    while left and len(set(counts)) == 1:
+        left.pop(0).close()
 
 
 def _sends(inner: optax.GradientTransformation, params: PyTree, state: PyTree) -> bool:

@@ -99,3 +99,37 @@ def test_fit_closes_its_pipeline(session):
     assert jax.tree.all(jax.tree.map(np.isfinite, result.history))
     with pytest.raises(RuntimeError, match="This pipeline was closed"):
         pipes[0][0].evaluate(pipes[0][1], BATCH)
+
+
+def fit_once(session, on_step):
+    data = [BATCH] * 3
+    return jdaso.fit(
+        loss_fn,
+        PARAMS,
+        optax.sgd(0.1),
+        data,
+        session=session,
+        strategy="model",
+        num_microbatches=2,
+        on_step=on_step,
+    )
+
+
+def test_a_fit_that_ends_with_an_error_is_closed_by_the_next_one(session):
+    """Pruning in a search for hyperparameters: each trial would keep a thread and communicators."""
+
+    class PrunedError(Exception):
+        pass
+
+    def prune(number, *_):
+        if number == 1:
+            raise PrunedError
+
+    before, open_ones = held(session), []
+    for _ in range(3):
+        with pytest.raises(PrunedError):
+            fit_once(session, prune)
+        open_ones.append(held(session))
+    assert open_ones[1:] == open_ones[:1] * 2 and open_ones[0] > before
+    assert len(fit_once(session, None).history) == 3
+    assert held(session) == before
