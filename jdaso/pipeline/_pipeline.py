@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -259,10 +258,16 @@ class Pipeline:
         self._mail.free()
         self._gather.free()
         self.session.hooks.forget_close(self._mail.close)
+        self.session.hooks.forget_close(self._forget)
 
     def abandon(self) -> None:
         """Leaves the pipeline, after an error, to the next one of the session, which closes it."""
         _abandoned.setdefault(self.session, []).append(self)
+        self.session.hooks.on_close(self._forget)
+
+    def _forget(self, after_error: bool) -> None:
+        del after_error
+        _abandoned.pop(self.session, None)
 
     def __enter__(self) -> Pipeline:
         return self
@@ -366,15 +371,17 @@ class Pipeline:
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
 
 
-_abandoned: WeakKeyDictionary[Session, list[Pipeline]] = WeakKeyDictionary()
+_abandoned: dict[Session, list[Pipeline]] = {}
+"""Pipelines that an error has left open, until their session closes."""
 
 
 def _close_abandoned(session: Session) -> None:
     """Closes the pipelines that an error has left open on all nodes; all nodes call this."""
     left = _abandoned.get(session, [])
     counts = session.all_ranks.everyone("make a pipeline", str(len(left)))
-    while left and len(set(counts)) == 1:
-        left.pop(0).close()
+    if len(set(counts)) == 1:
+        for pipeline in _abandoned.pop(session, []):
+            pipeline.close()
 
 
 def _sends(inner: optax.GradientTransformation, params: PyTree, state: PyTree) -> bool:

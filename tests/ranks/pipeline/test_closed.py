@@ -13,6 +13,7 @@ import jdaso
 from jdaso import pipeline
 from jdaso._jax.ffi import functions
 from jdaso._jax.host_call import STEP_ERRORS, host_call
+from jdaso.pipeline import _pipeline
 from jdaso.pipeline._run.grid import Grid
 
 SIZE = MPI.COMM_WORLD.size
@@ -133,3 +134,7 @@ def test_a_fit_that_ends_with_an_error_is_closed_by_the_next_one(session):
     assert open_ones[1:] == open_ones[:1] * 2 and open_ones[0] > before
     assert len(fit_once(session, None).history) == 3
     assert held(session) == before
+    with pytest.raises(PrunedError):
+        fit_once(session, prune)
+    session.close()
+    assert not _pipeline._abandoned  # it would keep the session
