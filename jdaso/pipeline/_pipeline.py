@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,12 +14,11 @@ import optax
 
 from .._jax.types import PyTree
 from .._nodes.mail import Mail
-from .._optimizers.daso import daso
-from .._optimizers.find_moments import pairs_of
-from .._optimizers.synchronous import synchronous
 from .._rules.phases import Phases
 from .._session import Session
 from .._session.ending import await_steps
+from ._abandoned import abandon, close_abandoned
+from ._averaged import averaged, check_settings
 from ._optimizer.whole import WholeOptimizer
 from ._parts import Partitions
 from ._plan.measured import example
@@ -39,8 +35,6 @@ from ._run.run import BatchRun, StepResult
 from ._run.work import StageWork
 from ._schedule import Action, make_schedule
 from ._state import PipelineState
-
-log = logging.getLogger("jdaso")
 
 
 class Pipeline:
@@ -91,7 +85,7 @@ class Pipeline:
         session.require_usable()
         if wire not in WIRES:
             raise ValueError(f"wire must be one of {', '.join(WIRES)}, got {wire!r}.")
-        _check_settings(settings or {}, phases)
+        check_settings(settings or {}, phases)
         self.plan, self.session = plan, session
         self.schedule = make_schedule(
             schedule, plan.num_partitions, plan.num_microbatches, plan.chunks
@@ -99,7 +93,7 @@ class Pipeline:
         self.grid = Grid.of(session, plan.num_partitions)
         facts = [("the plan", plan.digest()), ("schedule", schedule), ("wire", wire)]
         session.agree("make a pipeline", [*facts, ("remat", str(remat))])
-        _close_abandoned(session)
+        close_abandoned(session)
         record = partial(session.timeline.record, "wait", lane="messages")
         self._mail = Mail(session.control, record, alone=plan.num_partitions == 1)
         session.hooks.on_close(self._mail.close)
@@ -115,43 +109,8 @@ class Pipeline:
         self._evaluations = Evaluations(plan, self.grid, wire)
         self._gather = Gatherer(self.grid)
         inner = WholeOptimizer(optimizer, plan.holding, rank, self._gather).transformation
-        common = dict(settings or {}, session=self.replicas)
-        if phases is None:
-            self._tx = synchronous(inner, **common)
-        else:
-            shares = common.get("second_moments", "shared") == "shared"
-            late = self.replicas.num_nodes > 1 and phases.cycling_steps > 0
-            late = late and common.get("blocking", "gradients") == "gradients"
-            if shares and late and not self._moments_fit(inner):
-                common["second_moments"] = "own"
-            if phases.fragments == "auto":
-                phases = dataclasses.replace(phases, fragments=1)
-            if common.get("wire") == "auto":
-                self.replicas.go_on_with(session.fastest_wire())  # the same on all partitions
-            self._tx = daso(inner, phases=phases, **common)
+        self._tx = averaged(inner, phases, settings or {}, self)
         self._update = NonEmpty(self._update_params)
-
-    def _moments_fit(self, inner: optax.GradientTransformation) -> bool:
-        """Returns whether `daso` may share second moments on all partitions.
-
-        A partition that shares them runs the optimizer twice. If that sends messages, all
-        partitions, or none, must have such moments.
-        """
-        if self.plan.num_partitions == 1:
-            return True
-        structs = self.plan.holding.own_structs(self._place.rank)
-        state = jax.eval_shape(inner.init, structs)
-        mine = bool(pairs_of(structs, state)), _sends(inner, structs, state)
-        said = self.session.all_ranks.everyone("make a pipeline", json.dumps(mine))
-        have, send = map(set, zip(*map(json.loads, said), strict=True))
-        fit = len(have) == 1 or True not in send
-        if not fit and self.session.node == 0:
-            log.warning(
-                "%s Some partitions have no parameters with second moments, so that nodes keep "
-                'their own (second_moments="own").',
-                self.session.topology.prefix(),
-            )
-        return fit
 
     def init(self, params: PyTree, state: PyTree = None) -> PipelineState:
         """Returns the state for the first step.
@@ -258,16 +217,10 @@ class Pipeline:
         self._mail.free()
         self._gather.free()
         self.session.hooks.forget_close(self._mail.close)
-        self.session.hooks.forget_close(self._forget)
 
     def abandon(self) -> None:
         """Leaves the pipeline, after an error, to the next one of the session, which closes it."""
-        _abandoned.setdefault(self.session, []).append(self)
-        self.session.hooks.on_close(self._forget)
-
-    def _forget(self, after_error: bool) -> None:
-        del after_error
-        _abandoned.pop(self.session, None)
+        abandon(self, self.session)
 
     def __enter__(self) -> Pipeline:
         return self
@@ -369,42 +322,3 @@ class Pipeline:
                     sums = [self._devices.put(example(struct)) for struct in sums]
                     weight = self.plan.microbatches.weights()[0]
                     jax.block_until_ready(compiled.backward(residuals, cotangents, weight, sums))
-
-
-_abandoned: dict[Session, list[Pipeline]] = {}
-"""Pipelines that an error has left open, until their session closes."""
-
-
-def _close_abandoned(session: Session) -> None:
-    """Closes the pipelines that an error has left open on all nodes; all nodes call this."""
-    left = _abandoned.get(session, [])
-    counts = session.all_ranks.everyone("make a pipeline", str(len(left)))
-    if len(set(counts)) == 1:
-        for pipeline in _abandoned.pop(session, []):
-            pipeline.close()
-
-
-def _sends(inner: optax.GradientTransformation, params: PyTree, state: PyTree) -> bool:
-    """Returns whether an update sends messages, as far as its trace shows."""
-    try:
-        update = optax.with_extra_args_support(inner).update
-        return "jdaso_host_call" in str(jax.make_jaxpr(update)(params, state, params))
-    except Exception:  # it needs a loss, or other arguments
-        return True
-
-
-def _check_settings(settings: Mapping[str, Any], phases: Phases | None) -> None:
-    """Raises before anything is made that only `Pipeline.close` frees."""
-    make = synchronous if phases is None else daso
-    known = set(inspect.signature(make).parameters) - {"inner", "session", "phases", "local_axis"}
-    if unknown := sorted(set(settings) - known):
-        raise ValueError(
-            f"settings has {', '.join(unknown)}, and jdaso.{make.__name__} takes "
-            f"{', '.join(sorted(known))}."
-        )
-    if phases is not None and phases.sync_every == "auto" and phases.by_loss is None:
-        raise ValueError(
-            'A pipeline needs a number for sync_every, got "auto": its partitions measure '
-            "different times, and would be averaged at different steps. `python -m jdaso "
-            "simulate --advise` finds one."
-        )

@@ -13,7 +13,7 @@ import jdaso
 from jdaso import pipeline
 from jdaso._jax.ffi import functions
 from jdaso._jax.host_call import STEP_ERRORS, host_call
-from jdaso.pipeline import _pipeline
+from jdaso.pipeline import _abandoned
 from jdaso.pipeline._run.grid import Grid
 
 SIZE = MPI.COMM_WORLD.size
@@ -137,4 +137,4 @@ def test_a_fit_that_ends_with_an_error_is_closed_by_the_next_one(session):
     with pytest.raises(PrunedError):
         fit_once(session, prune)
     session.close()
-    assert not _pipeline._abandoned  # it would keep the session
+    assert not _abandoned._abandoned  # it would keep the session
