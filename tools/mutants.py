@@ -1623,9 +1623,9 @@ MUTANTS = [
     ),
     Mutant(
         "the measured wire of a pipeline that goes on",
-        "pipeline/_pipeline.py",
-        "self.replicas.go_on_with(session.fastest_wire())",
-        'common["wire"] = session.fastest_wire()',
+        "pipeline/_averaged.py",
+        "replicas.go_on_with(pipeline.session.fastest_wire())",
+        'common["wire"] = pipeline.session.fastest_wire()',
         "tests/ranks/pipeline/test_measured_wire.py",
     ),
     Mutant(
