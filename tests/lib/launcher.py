@@ -74,8 +74,8 @@ def mpirun(
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        # No PYTHONUNBUFFERED: `print` would write a line and its end apart, and another rank between.
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "PYTHONUNBUFFERED": "1",
         "XLA_FLAGS": flags,
         TAG: launch,
         **(env or {}),
