@@ -74,7 +74,7 @@ def mpirun(
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        # No PYTHONUNBUFFERED: `print` would write a line and its end apart, and another rank between.
+        # No PYTHONUNBUFFERED: two ranks that print at once would mix text and ends of lines.
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "XLA_FLAGS": flags,
         TAG: launch,
