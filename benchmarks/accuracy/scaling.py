@@ -51,7 +51,7 @@ def measure(nodes, options):
             scores = [{"accuracy": math.nan, "loss": math.nan}]
             diverged = contextlib.suppress(jax.errors.JaxRuntimeError, jdaso.NodeError)
             with diverged, jdaso.Session(engine=jdaso.Simulated(nodes)) as session:
-                scores = train(task, SETTINGS[name], session, options.epochs, range(options.seeds))
+                scores = train(task, SETTINGS[name], session, options.epochs, options)
             jax.clear_caches()
             mean = {key: sum(s[key] for s in scores) / len(scores) for key in ("accuracy", "loss")}
             steps = options.epochs * len(task.order(0, nodes, 0))
@@ -69,6 +69,7 @@ def main():
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--rates", nargs="*", default=list(POWERS), choices=list(POWERS))
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.set_defaults(fragments=None, second_moments=None)  # as each setting has them
     options = parser.parse_args()
     if options.quick:
         options.nodes, options.epochs, options.settings = [2], 2, ["daso"]

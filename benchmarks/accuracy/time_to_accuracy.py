@@ -83,7 +83,7 @@ def summary(runs, options):
         by_method.setdefault(run["method"], []).append(run)
     goal = options.share * harness.median(r["final"] for r in by_method["synchronous"])
     base = None
-    for name, group in by_method.items():
+    for name, group in sorted(by_method.items(), key=lambda one: one[0] != "synchronous"):
         row = {"method": name, "hosts": options.hosts, "Mbit/s": options.megabits}
         row["final"] = 100 * harness.median(r["final"] for r in group)
         row["seconds"] = harness.median(r["curve"][-1][0] for r in group)
@@ -119,6 +119,8 @@ def parse():
     if options.quick:
         options.hosts, options.examples, options.epochs, options.looks = 2, 8000, 1, 3
         options.task, options.methods = "fashion", ["synchronous", "daso"]
+    if "synchronous" not in options.methods:
+        parser.error("--methods needs synchronous, with which the others are compared.")
     return options
 
 

@@ -128,7 +128,8 @@ def most(what: str, wanted: float, values: Iterable[float]) -> Iterator[Mark]:
 def _judge(
     what: str, wanted: str, values: Iterable[float], holds: Callable[[float], bool]
 ) -> Iterator[Mark]:
-    values = sorted(value for value in values if not math.isnan(value))
+    known = (value for value in values if value != "")  # a launch that failed has none
+    values = sorted(value for value in known if not math.isnan(value))
     if not values:
         return
     low, high, held = values[0], values[-1], sum(map(holds, values))

@@ -134,13 +134,16 @@ def measure(cell: Cell, methods, step_times, rounds) -> list[dict]:
     """Every method, step time and round on this rank."""
     from mpi4py import MPI
 
-    barrier = MPI.COMM_WORLD.Barrier
+    comm, barrier = MPI.COMM_WORLD, MPI.COMM_WORLD.Barrier
     made, found = [Method(name, cell) for name in methods], []
     for number in range(rounds):
-        copy = copy_speed(barrier)
+        copy = comm.allreduce(copy_speed(barrier), MPI.MIN)
         for step_ms in step_times:
             for method in made:
                 row = method.round(step_ms, barrier)
+                # Methods that send nothing let a rank end before the others, which then have its
+                # core: the time of all counts.
+                row["seconds"] = comm.allreduce(row["seconds"], MPI.MAX)
                 about = {"method": method.name, "step_ms": step_ms, "round": number, "copy": copy}
                 found.append({**about, **row, "peak MB": peak_megabytes()})
                 gc.collect()
@@ -232,4 +235,4 @@ def peak_megabytes() -> float:
     """The most memory that this process ever held."""
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -251,6 +251,7 @@ def _draw_grid(rows: list[dict], path: Path) -> None:
                 (row["hosts"], row["of bare"])
                 for row in rows
                 if (row["Gbit/s"], row["step"], row["method"]) == (rate, middle, method)
+                and row["of bare"] != ""
             )
             axes.plot(*zip(*points, strict=True), style, label=method)
         axes.set_title(f"{rate:g} Gbit/s, steps of {middle:g} ms", fontsize="medium")

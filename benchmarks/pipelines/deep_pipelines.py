@@ -130,7 +130,7 @@ def measure(options):
             jax.block_until_ready(state.params)
             times.append(time.perf_counter() - since)
             row.setdefault("first step s", time.perf_counter() - BEGIN)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         peaks = session.control.allgather("compare memory", np.array([peak]))
         row |= {"step s": min(times), "loss": float(result.loss)}
         row |= {"imbalance": plan.imbalance, "MB in": sum(plan.bytes_in) / 1e6}

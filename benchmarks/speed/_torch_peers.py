@@ -98,7 +98,7 @@ def main():
     sent = (bytes_sent() - sent) / options.steps
     dist.barrier()
     if rank == 0:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
         row = {"seconds": seconds, "sent": sent, "peak MB": peak, "parameters": parameters}
         Path(os.environ["JDASO_BENCHMARK_RESULT"]).write_text(json.dumps(row))
     dist.destroy_process_group()

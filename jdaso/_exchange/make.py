@@ -61,8 +61,8 @@ def exchange_of(
             shared = parts_of(placement, leaves)
             divisions = [part.division for part in shared]
             tree = Shards(placement.of(divisions)).leaves([part.exchanged for part in shared])
-        elif not any(placement.divisions):
-            placement = None
+        elif placement.mesh is not None and not any(placement.divisions):
+            placement = None  # inside jax.shard_map all devices call the host, whatever the leaves
     size = sum(leaf.size for leaf in describe(tree) if leaf.exchanged)
     each = chunk_bytes_of(4 * size, nodes, chunk_bytes)
     layout = layout_of(tree, nodes, each, wire.block)

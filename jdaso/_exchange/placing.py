@@ -60,7 +60,9 @@ def said(
         mesh = session.mesh if mesh.empty else mesh
     known = {str(name): int(size) for name, size in (bound or mesh.shape).items()}
     found = divisions(known, bool(bound))
-    return _here(session, Placement(mesh, tuple(known.items()), found)) if any(found) else None
+    # Inside jax.shard_map all devices make each call, also those of trees without divided leaves.
+    said_any = any(found) or bool(axes and bound)
+    return _here(session, Placement(mesh, tuple(known.items()), found)) if said_any else None
 
 
 def placed(session: Session, tree: PyTree, *, whole: bool = False) -> Placement | None:

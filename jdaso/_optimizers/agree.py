@@ -34,7 +34,7 @@ def agree_on_init(
 
     If `params` are traced, the first update compares the bits.
     """
-    if session.topology.num_nodes == 1:
+    if session.topology.num_ranks == 1:
         return
     leaves = describe(params)
     require_own_devices(session, params)

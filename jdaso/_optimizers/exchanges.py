@@ -65,7 +65,11 @@ class Exchanges:
     def of_everything(self, tree: PyTree) -> Exchange:
         """The exchange of `Everything`, or only of leaves that are on all devices."""
         if not isinstance(tree, Everything):
-            return self._exchange_of(tree, None)
+            here = self.placement
+            if here is not None:  # inside jax.shard_map all devices call the host
+                whole = here.of([()] * len(jax.tree.leaves(tree)))
+                here = whole if here.mesh is None else None
+            return self._exchange_of(tree, here)
         return self._exchange_of(tree, self._placement_of(tree.inner, tree.whole))
 
     def of_bits(self, inner: PyTree) -> tuple[Exchange, Sequence[Division]]:

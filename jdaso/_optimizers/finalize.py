@@ -69,7 +69,8 @@ def finalize(params: PyTree, opt_state: PyTree, session: Session) -> PyTree:
     stack: Callable[[PyTree], PyTree] | None = None
     if stacked:
         params, states, stack = unstacked(params, states, session)
-    apart = several and (not stacked or session.joined)
+    in_shards = bool(stacked) and session.sends and placed(session, params) is not None
+    apart = several and (not stacked or session.joined or in_shards)
     if apart and any(int(np.max(np.asarray(state.drift))) > 0 for state in states):
         params = _mean_of_shards(params, session)
     steps = [int(np.max(np.asarray(state.step))) for state in states]

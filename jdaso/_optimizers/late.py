@@ -233,7 +233,7 @@ class LateExchange:
     ) -> tuple[Lengths, ...]:
         """The lengths of all fragments, with a function applied to this one's."""
         if not self.lengths.leaves:
-            return ()
+            return state.lengths
         new = function(state.lengths[self.index])
         return (*state.lengths[: self.index], new, *state.lengths[self.index + 1 :])
 

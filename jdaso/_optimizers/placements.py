@@ -12,6 +12,7 @@ import optax
 from jax.core import Tracer
 
 from .._exchange.placing import Divisions, axes_of, facts_of, placed, said
+from .._exchange.within_node import names_of
 from .._jax.axes import bound_axes
 from .._jax.types import LocalAxis, PyTree, ShapeDtype
 from .._payload.layout import Division, describe, text_of
@@ -55,12 +56,24 @@ class Placements:
         """The axes that the user's specs name."""
         return axes_of(self._sharded)
 
+    @property
+    def axes_of_losses(self) -> tuple[str, ...]:
+        """The axes over which the devices of a node have losses of their own.
+
+        Those of `local_axis`, and those that the user's specs name, where `jax.shard_map` has bound
+        them: there each device has its part of the batch, or all have equal losses.
+        """
+        bound = bound_axes()
+        return *names_of(self._local_axis), *(name for name in self.axes if name in bound)
+
     def note(self, params: PyTree, state: PyTree) -> None:
         """Notes the placements of parameters and inner state; does nothing with tracers."""
         for known, tree in ((self._params, params), (self._inner, state)):
             traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
             if self._session.sends and not traced:
-                known[_key(tree)] = placed(self._session, tree)
+                known[_key(tree)] = found = placed(self._session, tree)
+                if found is not None:
+                    self._session.optimizers.placements[_key(tree)] = found
 
     def of(self, params: PyTree) -> Placement | None:
         """The placement of the parameters; None if none is divided over several devices.
@@ -116,17 +129,29 @@ class Placements:
         return [*found, *((f"{what} of the inner state", fact) for what, fact in of_inner)], None
 
     def _of(self, tree: PyTree, known: Known, divisions: Divisions) -> Placement | None:
-        """The placement of a tree: that of its types, else the known one, else the user's."""
+        """The placement of a tree: the known one, else that of its types, else the user's.
+
+        For tracers that nothing is known of, the one that a tree of these shapes had in `init` of
+        another optimizer: `optax.inject_hyperparams` makes one in each trace.
+        """
         if not self._session.sends:
             return None
         if bound_axes():
             return self._said(divisions)
-        key, found = _key(tree), placed(self._session, tree)
-        if (found is None or not any(found.divisions)) and known.get(key) is None:
-            found = self._said(divisions) or found
+        key = _key(tree)
+        if (earlier := known.get(key)) is not None and any(earlier.divisions):
+            return earlier
+        found = placed(self._session, tree)
+        if (found is None or not any(found.divisions)) and earlier is None:
+            found = self._said(divisions) or self._of_others(tree) or found
         if found is not None:
             known[key] = found
         return known.get(key)
+
+    def _of_others(self, tree: PyTree) -> Placement | None:
+        """The placement of such a tree in `init` of another optimizer, if this one is traced."""
+        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
+        return self._session.optimizers.placements.get(_key(tree)) if traced else None
 
     def _said(self, divisions: Divisions) -> Placement | None:
         """The placement that the user's specs give."""

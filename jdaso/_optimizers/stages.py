@@ -75,7 +75,7 @@ class UpdateStages:
         """The whole update of a single node: the inner optimizer's."""
         between = self.between
         updates = mean_gradients_locally(updates, between.local_axis)
-        value = mean_locally(value, between.local_axis)
+        value = mean_locally(value, between.placements.axes_of_losses or None)
         given = {} if value is None else {"value": value, "mean_loss": value}
         updates, inner = self.update_inner(updates, state.inner, params, given, **extra)
         ended = mark(between.session, COMPUTE, state.step, any_of(updates))
@@ -103,7 +103,7 @@ class UpdateStages:
             # A weight below 0 must not vanish in a sum: the headers show which node gave it.
             given = lift_below_zero(given)
             weight = given / state.weight  # about 1: a narrow wire's range is limited
-        value = mean_locally(value, self.between.local_axis)
+        value = mean_locally(value, self.between.placements.axes_of_losses or None)
         return Update(
             params=params,
             updates=updates,

@@ -145,7 +145,8 @@ def synchronous(
         step = after_last(session, same_on_virtual_nodes(session, state.step))
         state = state._replace(step=step)
         updates = mean_gradients_locally(updates, local_axis)
-        u = SynchronousUpdate(params, updates, state, mean_locally(value, local_axis), weight)
+        loss = mean_locally(value, placements.axes_of_losses or None)
+        u = SynchronousUpdate(params, updates, state, loss, weight)
         if averages:
             u = means.of_gradients(u)
         given = {}

@@ -38,7 +38,8 @@ def unstacked(
         copied = lambda x: jnp.broadcast_to(x, (devices, *jnp.shape(x)))  # noqa: E731
         first = jax.tree.map(lambda x: x[0], states)
         return whole, first, lambda result: jax.tree.map(copied, result)
-    mesh = jax.sharding.Mesh(np.array(session.devices), placement.names)
+    sizes = [size for _, size in placement.axes]
+    mesh = jax.sharding.Mesh(np.array(session.devices).reshape(sizes), placement.names)
     own = [session.devices[k] for k in placement.here]
 
     def put(x: Any, division: Division) -> Any:
@@ -93,7 +94,7 @@ def _placement(params: PyTree, states: list[DasoState], session: Session) -> Pla
         placement = completion.placement
         if number not in numbers or placement is None:
             continue
-        if [size for _, size in placement.axes] != [count] or own != len(placement.here):
+        if placement.devices != count or own != len(placement.here):
             continue
         pairs = zip(placement.shards(leaves), placement.divisions, strict=True)
         mine = [(leaf, division) for leaf, division in pairs if leaf.exchanged]

@@ -55,10 +55,12 @@ class Optimizers:
 
     Attributes:
         trials: results of trials of inner optimizers, for those that are made again in a trace.
+        placements: of the trees of `init`, by their shapes, for the same.
     """
 
     def __init__(self, prefix: str):
         self.trials: dict[Any, Any] = {}
+        self.placements: dict[Any, Placement] = {}
         self._facts: dict[int, Callable[[], Facts]] = {}
         self._measured: set[int] = set()
         self._completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}

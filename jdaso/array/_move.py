@@ -109,6 +109,39 @@ def take_rows(x: Array, axis: int, index: np.ndarray) -> Array:
     return Array(jnp.take(rows, jnp.asarray(order), axis), layout, x.world)
 
 
+def take_around(x: Array, axis: int, size: int, shift: int = 0) -> Array:
+    """Rows of the split axis, around and around: row i of the result is row ``(i - shift) mod n``.
+
+    The result has `size` rows, shared out evenly. Each row moves once to each node that lacks it.
+    """
+    node, nodes, n = x.world.node, x.world.nodes, max(x.shape[axis], 1)
+    layout = ArrayLayout(replaced(x.shape, axis, size), axis, balanced(size, nodes))
+
+    def wanted(k: int) -> tuple[slice, slice]:
+        """The rows of a node, up to the last one and on from row 0, each of them once."""
+        begin = (layout.begins[k] - shift) % n
+        end = begin + min(layout.counts[k], n)
+        return slice(begin, min(end, n)), slice(0, max(end - n, 0))
+
+    mine = x.layout.slice_of(node)
+    sent, got = [], []
+    for k in range(nodes):
+        ranges = [shifted(overlap(mine, part), mine.start) for part in wanted(k)]
+        sent.append(jnp.concatenate([cut(x.block, axis, part) for part in ranges], axis))
+        got.append([overlap(part, x.layout.slice_of(k)) for part in wanted(node)])
+    sizes = [[part.stop - part.start for part in parts] for parts in got]
+    shapes = [replaced(x.layout.block_shape(node), axis, sum(some)) for some in sizes]
+    found = x.world.trade(sent, shapes)
+    parts = list(zip(map(jnp.asarray, found), sizes, strict=True))
+    rows = [cut(one, axis, slice(0, ahead)) for one, (ahead, _) in parts]
+    rows += [cut(one, axis, slice(ahead, ahead + around)) for one, (ahead, around) in parts]
+    block = jnp.concatenate(rows, axis)
+    if (count := layout.counts[node]) > n:
+        times = replaced((1,) * x.ndim, axis, -(-count // n))
+        block = cut(jnp.tile(block, times), axis, slice(0, count))
+    return Array(block, layout, x.world)
+
+
 def cut(block: jax.Array, axis: int | None, part: slice) -> jax.Array:
     """Returns a range of an axis."""
     if axis is None or (part.start, part.stop) == (0, block.shape[axis]):

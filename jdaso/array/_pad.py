@@ -10,7 +10,8 @@ import numpy as np
 
 from ._array import Array, as_array, method
 from ._layout import ArrayLayout, axis_of, replaced
-from ._move import take_rows
+from ._move import take_around, take_rows
+from ._shape import concat
 
 _OWN_ELEMENTS = "edge", "reflect", "symmetric", "wrap"
 
@@ -45,13 +46,35 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
             f"{_OWN_ELEMENTS[-1]}."
         )
     for axis in np.flatnonzero(widths.any(1)).tolist():
-        index = np.pad(np.arange(x.shape[axis]), widths[axis].tolist(), mode)  # pyright: ignore
+        size, (before, after) = x.shape[axis], widths[axis].tolist()
+        if not size:
+            raise ValueError(
+                f"Axis {axis} has no elements that mode {mode!r} could repeat. Take constant."
+            )
+        if x.split == axis and mode == "wrap":
+            x = take_around(x, axis, before + size + after, before)
+            continue
+        ends = np.arange(-before, 0), np.arange(size, size + after)
+        own = [_repeated(mode, places, size) for places in ends]
         if x.split == axis:
-            x = take_rows(x, axis, index)
+            x = concat([take_rows(x, axis, own[0]), x, take_rows(x, axis, own[1])], axis)
         else:
+            index = np.concatenate([own[0], np.arange(size), own[1]])
             layout = ArrayLayout(replaced(x.shape, axis, len(index)), x.split, x.counts)
             x = Array(jnp.take(x.block, jnp.asarray(index), axis), layout, x.world)
     return x
+
+
+def _repeated(mode: str, places: np.ndarray, size: int) -> np.ndarray:
+    """The indices below `size` of the elements that stand at places before 0, and from `size`."""
+    if mode == "edge":
+        return places.clip(0, size - 1)
+    if mode == "wrap":
+        return places % size
+    once = mode == "reflect"  # the elements at the ends stand there once, in symmetric twice
+    period = max(2 * (size - once), 1)
+    around = places % period
+    return np.where(around < size, around, period - (not once) - around)
 
 
 def _with_constants(x: Array, widths: np.ndarray, values: np.ndarray) -> Array:

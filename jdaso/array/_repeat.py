@@ -11,7 +11,7 @@ import numpy as np
 from ._array import Array, as_array, method
 from ._index import getitem
 from ._layout import ArrayLayout, axis_of, replaced
-from ._move import resplit, take_rows
+from ._move import resplit, take_around
 from ._shape import broadcast_to, expand_dims, ravel, reshape
 
 
@@ -38,7 +38,9 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Array:
         raise ValueError(
             f"repeats must be one number or {size}, none of them negative, got {repeats}."
         )
-    times = np.broadcast_to(given.reshape(-1), (size,)).astype(int)
+    if given.size == 1:
+        return _each_repeated(x, along, int(given.reshape(-1)[0]))
+    times = given.astype(int)
     shape = replaced(x.shape, along, int(times.sum()))
     if x.split != along:
         block = jnp.repeat(x.block, times, along, total_repeat_length=shape[along])
@@ -48,6 +50,12 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Array:
     node = x.world.node
     block = jnp.repeat(x.block, parts[node], along, total_repeat_length=counts[node])
     return Array(block, ArrayLayout(shape, along, counts), x.world)
+
+
+def _each_repeated(x: Array, axis: int, times: int) -> Array:
+    shape, counts = replaced(x.shape, axis, x.shape[axis] * times), x.counts
+    counts = tuple(times * count for count in counts) if x.split == axis else counts
+    return Array(jnp.repeat(x.block, times, axis), ArrayLayout(shape, x.split, counts), x.world)
 
 
 @method("tile")
@@ -74,7 +82,7 @@ def tile(x: Any, repetitions: Sequence[int], /) -> Array:
     wide = Array(block, ArrayLayout(replaced(shape, axis, x.shape[axis]), axis, x.counts), x.world)
     if times[axis] == 1:
         return wide
-    return take_rows(wide, axis, np.tile(np.arange(x.shape[axis]), times[axis]))
+    return take_around(wide, axis, shape[axis])
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ._array import Array, as_array, method, of_one_world
 from ._layout import ArrayLayout, Axes, axes_of, axis_of, replaced
-from ._move import flat_rows, laid, resplit, take_rows
+from ._move import flat_rows, laid, resplit, take_around
 
 
 def reshape(x: Any, shape: Axes, *, copy: bool | None = None) -> Array:
@@ -153,7 +153,7 @@ def roll(x: Any, shift: Axes, axis: Axes | None = None) -> Array:
         if along != x.split:
             x = Array(jnp.roll(x.block, by, along), x.layout, x.world)
         elif by % max(x.shape[along], 1):
-            x = take_rows(x, along, np.roll(np.arange(x.shape[along]), by))
+            x = take_around(x, along, x.shape[along], int(by))
     return x
 
 

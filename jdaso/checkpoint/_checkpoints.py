@@ -270,6 +270,7 @@ class Checkpoints:
                 step,
             )
         say_saved()
+        session.hooks.note("stopped", step)
         raise Stopped from session.control.detector.stopping.held
 
 

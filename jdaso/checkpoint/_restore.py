@@ -14,7 +14,14 @@ from .._jax.types import PyTree
 from .._session import Session
 from ._arrays import read_arrays
 from ._facts import check_facts, take_measured
-from ._files import COMMON, DamagedError, Manifest, manifest_path, node_folder
+from ._files import (
+    COMMON,
+    CheckpointError,
+    DamagedError,
+    Manifest,
+    manifest_path,
+    node_folder,
+)
 from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
 from ._resize import BEGUN_ANEW, NEVER_STARTED, fit_leaves, read_resized, spread
@@ -121,11 +128,21 @@ def _read(
         first.verify(folder, (COMMON,), of_state)
         own.verify(folder, (name,), of_state)
         check_leaves(of_state, here, first.parted)
+        _require_devices(first, session)
         for part, of in ((COMMON, first), (name, own)):
             leaves = [leaf for leaf in of.leaves if leaf.common == (part == COMMON)]
             wanted = [leaf for leaf in leaves if not is_flight(leaf)]
             arrays |= read_arrays(folder, part, leaves, wanted, of.small)
     return arrays
+
+
+def _require_devices(first: Manifest, session: Session) -> None:
+    if first.parted and first.parted != len(session.devices):
+        raise CheckpointError(
+            f"The checkpoint has the replicas of {first.parted} devices of each node, which had "
+            f"diverged (local_every > 1), and this node has {len(session.devices)}. Restore on as "
+            "many, or save after a step in which they were averaged."
+        )
 
 
 def _read_resized(

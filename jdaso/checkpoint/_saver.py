@@ -66,6 +66,7 @@ class Saver:
         self._reported = number  # to the supervisor, as complete
         take(folder, session, run)
         session.hooks.on_close(self._close)
+        session.hooks.on_settle(self._settle_notes)
 
     def save(self, step: int, state: PyTree, score: float | None) -> None:
         """Copies a state to the host and starts to write it; waits for the previous save."""
@@ -113,7 +114,6 @@ class Saver:
         )
         _finish_at_exit(self)
         self._writer.start()
-        session.hooks.note("checkpoint", step)
         size = sum(array.nbytes for array in self._buffers.values())
         session.timeline.record("checkpoint", step, begin, size_bytes=size)
 
@@ -177,6 +177,11 @@ class Saver:
                         f"used ({error}), now that node 0 has failed."
                     ) from error
 
+    def _settle_notes(self, limit_seconds: float) -> None:
+        """Waits for the note of the current save."""
+        if self._writer is not None:
+            self._writer.join(limit_seconds)
+
     def forget_flights(self) -> None:
         """Notes that the last save includes the exchanges in flight; nothing waits for them."""
         for kept in self._flights:
@@ -222,7 +227,10 @@ class Saver:
                 f"to {shown(folder)}: {str(error).rstrip('.')}. {self._what_is_left(str(error))}"
             )
             log.error("%s", self._error)
+            text = f"a checkpoint could not be written: {str(error).partition(chr(10))[0]}"
+            self._session.hooks.note("fault", manifest.step, text)
             return
+        self._session.hooks.note("checkpoint", manifest.step)
         if _complete.has_failed(folder):
             _complete.remove_part(folder, manifest.node)
         if manifest.node == 0:

@@ -75,6 +75,12 @@ def values_of(state: PyTree, *, shares: bool, parted: int = 0) -> list[SavedValu
                 "Leave it out of the state."
             )
         shape = tuple(np.shape(array))
+        if parted and _holds_copies_of_parts(value):
+            raise CheckpointError(
+                f"The devices of this node have diverged (local_every > 1), and leaf {where} is "
+                "divided over some of them, with copies on others: a checkpoint holds one. "
+                "Save after a step in which they were averaged."
+            )
         if parted and _devices(value) == parted:
             shape = (parted, *shape)
         file = _file_name(simple, names)
@@ -125,9 +131,11 @@ def from_host(value: SavedValue, array: np.ndarray, mesh: jax.sharding.Mesh) -> 
         keys = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
         return jax.device_put(keys, like.sharding) if like.committed else keys
     if array.shape != like.shape:
-        everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        pairs = zip(array, mesh.devices.flat, strict=True)
-        shards = [jax.device_put(x, device) for x, device in pairs]
+        everywhere: Any = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        if _devices(like) == len(array):  # in the order of its own mesh, as they were saved
+            everywhere = like.sharding
+        devices = [shard.device for shard in jnp.zeros((), device=everywhere).addressable_shards]
+        shards = [jax.device_put(x, device) for x, device in zip(array, devices, strict=True)]
         return jax.make_array_from_single_device_arrays(like.shape, everywhere, shards)
     if like.committed:
         return jax.device_put(array, like.sharding)
@@ -207,6 +215,14 @@ def _devices(value: Any) -> int:
     if not isinstance(value, jax.Array) or _is_key(value) or not value.is_fully_replicated:
         return 0
     return len(value.sharding.device_set)
+
+
+def _holds_copies_of_parts(value: Any) -> bool:
+    """Returns whether an array is divided, and several devices have the same part of it."""
+    if not isinstance(value, jax.Array) or _is_key(value) or value.is_fully_replicated:
+        return False
+    parts = value.sharding.devices_indices_map(value.shape).values()
+    return len({str(part) for part in parts}) < len(value.sharding.device_set)
 
 
 def data_of(value: Any) -> Any:

@@ -10,6 +10,7 @@ without the command line; that belongs to a public package.
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,8 @@ VERBS = {
     "report": "make one HTML page about recorded runs",
     "study": "run a declared study of fabrics, or go on where it stopped; `study report` answers",
 }
+_UNREAD = 141
+"""The status of a program that SIGPIPE ends."""
 SECOND: dict[tuple[str, ...], str] = {("study", "report"): "_study_report"}
 """Modules of verbs of two words."""
 
@@ -71,4 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     arguments = parser.parse_args(argv)
-    return arguments.run(arguments)
+    try:
+        status = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads the rest: | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _UNREAD
+    return status

@@ -126,7 +126,12 @@ def _digits(reason: str) -> ImageData:
 
 def _read(folder: Path, name: str) -> bytes:
     if (folder / f"{name}.gz").is_file():
-        return gzip.decompress((folder / f"{name}.gz").read_bytes())
+        try:
+            return gzip.decompress((folder / f"{name}.gz").read_bytes())
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(
+                f"{folder / name}.gz is damaged or incomplete ({error}). Copy it there again."
+            ) from error
     if (folder / name).is_file():
         return (folder / name).read_bytes()
     raise FileNotFoundError(

@@ -15,6 +15,7 @@ from ..fabric._study.declared import Declared, read_declared
 from ..fabric._study.factors import FACTORS
 from ..fabric._study.findings import ClaimFinding, findings
 from ..fabric._study.measured import MeasuredLaunch, RowsError, named, read_launches
+from ..fabric._study.mixed import mixtures
 from ..fabric._study.verdicts import Verdict, levels_of, verdicts
 from ..report._page import needing_bokeh
 from . import _measured
@@ -64,12 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _refuse_unused(arguments)
         studies = _read(arguments)
+        for name, of in studies.items():
+            for text in mixtures(of.launches):
+                print(f"{name}: {text}", file=sys.stderr)
         if arguments.format == "html":
             _write_page(arguments, studies)
         else:
             _write(_text(arguments, studies), arguments.output)
         if arguments.plots:
             _plot(arguments, studies)
+    except BrokenPipeError:
+        raise
     except (ImportError, OSError, ValueError) as error:
         print(f"jdaso study report: {error}", file=sys.stderr)
         return 1 if isinstance(error, ImportError) else 2

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from .._launch.mpiexec import LaunchError, mpi_command, run_ranks
+from .._launch.paths import local_folder
 from ._fashion_mnist import ImageData, fashion_mnist
 
 NEEDED = ("flax", "rich", "mpi4py")
@@ -49,10 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(
             f"The demo needs {', '.join(missing)}. Install them: pip install 'jdaso[train]'"
         )
-    for name in ("epochs", "nodes", "devices", "batch", "sync_every", "delay"):
-        if getattr(arguments, name) < 1:
+    for name in ("epochs", "nodes", "devices", "batch", "sync_every", "delay", "limit"):
+        if (given := getattr(arguments, name)) is not None and given < 1:
             option = name.replace("_", "-")
-            given = getattr(arguments, name)
             return _fail(f"--{option} must be at least 1, got {given}.", status=MISTAKE)
     if arguments.delay > arguments.sync_every:
         return _fail(
@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     try:
         try:
+            if arguments.record is not None:
+                arguments.record = str(local_folder(arguments.record))
             data = fashion_mnist(arguments.data)
         except (OSError, ValueError) as error:
             return _fail(str(error), status=MISTAKE)
@@ -78,7 +80,7 @@ def _demo(arguments: argparse.Namespace, data: ImageData) -> int:
     from ._demo_display import DemoDisplay, result_table
 
     console, began = Console(), time.perf_counter()
-    if arguments.limit:
+    if arguments.limit is not None:
         data = data._replace(
             train_images=data.train_images[: arguments.limit],
             train_labels=data.train_labels[: arguments.limit],
@@ -102,7 +104,7 @@ def _demo(arguments: argparse.Namespace, data: ImageData) -> int:
             name: getattr(arguments, name)
             for name in ("epochs", "devices", "engine", "batch", "sync_every", "delay")
         } | {"data": str(Path(folder, "data.npz")), "num_nodes": arguments.nodes}
-        settings["record"] = str(Path(arguments.record).absolute()) if arguments.record else None
+        settings["record"] = arguments.record
         Path(folder, "settings.json").write_text(json.dumps(settings))
 
         def on_line(line: str) -> None:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .._launch.paths import FolderError
+from .._launch.paths import FolderError, shown
 from ..report import ReportError, Run, counted, make_page, read_run
 
 
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         damaged = f", {counted(len(run.damaged), 'damaged row')} left out" if run.damaged else ""
         nodes = counted(len(run.nodes), "node")
         older = "; an older run in the folder is left out" if run.older else ""
-        print(f"{run.name}: {nodes}, {counted(run.steps, 'step')}{damaged}{older}")
+        print(f"{shown(run.name)}: {nodes}, {counted(run.steps, 'step')}{damaged}{older}")
         for text in run.damaged[:3]:
             print(f"  {text}", file=sys.stderr)
-    print(f"{arguments.output}: {len(page) / 1e3:.0f} kB. Open it in a browser.")
+    print(f"{shown(arguments.output)}: {len(page) / 1e3:.0f} kB. Open it in a browser.")
     return 0

@@ -1,6 +1,7 @@
 """``python -m jdaso study``: runs a declared study of fabrics, or goes on where it stopped."""
 
 import argparse
+import contextlib
 import shlex
 import sys
 from collections import Counter
@@ -45,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         taken = run_study(study, arguments.out, _print, again=arguments.again)
         print(f"{arguments.out}: {taken} of {launches} launches ran now.")
         return _summary(arguments, study.replicates)
+    except BrokenPipeError:
+        raise
     except (ClusterError, LaunchError, OSError, StudyError) as error:
         print(f"jdaso study: {error}", file=sys.stderr)
         return 2
@@ -67,6 +70,12 @@ def _list(study: Study) -> None:
 
 
 def _print(row: Row, left: int) -> None:
+    """Prints a launch; the study goes on where nobody reads that any more (``| head``)."""
+    with contextlib.suppress(BrokenPipeError):
+        _tell(row, left)
+
+
+def _tell(row: Row, left: int) -> None:
     factors = " ".join(str(level) for level in row.factors.values())
     outcome = row.outcome
     middle = sorted(outcome.seconds)[len(outcome.seconds) // 2] if outcome.seconds else None

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .._launch.paths import FolderError, local_folder
+from .._launch.paths import FolderError, local_folder, shown
 from ..report import counted
 from ..traces import Trace, TraceError, merge, profiles_in, read, write
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"  {text}", file=sys.stderr)
     if profiles:
         print("JAX's profile joined: " + ", ".join(f"node {profile.node}" for profile in profiles))
-    print(f"{path}: open it in https://ui.perfetto.dev")
+    print(f"{shown(path)}: open it in https://ui.perfetto.dev")
     return 0
 
 

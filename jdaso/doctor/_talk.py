@@ -103,6 +103,12 @@ def rounds(members: Sequence[int]) -> list[list[Pair]]:
     return found
 
 
+def _looks_at_progress(takes: float, limit_seconds: float) -> int:
+    """Returns the number of looks at each way to wait, of which one lasts four messages."""
+    most = limit_seconds / 3 / max(2 * 4 * takes, 1e-9)
+    return min(max(int(most), 1), _LOOKS_AT_PROGRESS)
+
+
 class Ranks:
     """The ranks of the launch, as seen by one of them.
 
@@ -268,16 +274,18 @@ class Ranks:
     def _hidden(self, other: int, rate: float) -> dict[str, float]:
         """Returns the share of a message, each way, that moved in a time without calls to MPI.
 
-        The first rank of the pair decides the message's size and duration.
+        The first rank of the pair decides the message's size and duration. A slow link gets fewer
+        looks: all of them together take at most a third of the limit, or one look each.
         """
+        self._begin("the hidden part of a message")
         size = int(min(max(rate * _LONG_ENOUGH_SECONDS, 2**20), _MOST_BYTES))
         size = int(self._follow(other, self.rank < other, (size,))[0])
         shares = {}
         takes = min(self._away(other, size, 0.0, None) for _ in range(_LOOKS))
         (takes,) = self._follow(other, self.rank < other, (takes,))
+        looks = _looks_at_progress(takes, self._limit)
         for name, thread in (("nobody", None), ("a thread", threading.Thread)):
-            looks = range(_LOOKS_AT_PROGRESS)
-            exposed = min(self._away(other, size, 3 * takes, thread) for _ in looks)
+            exposed = min(self._away(other, size, 3 * takes, thread) for _ in range(looks))
             shares[name] = max(0.0, 1 - exposed / takes)
         return shares
 

@@ -163,7 +163,8 @@ def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterato
     """Reports the spread of all pairs, and each pair that is much slower than the others.
 
     A pair is slow if it has less than half the rate that a quarter of the pairs reach. The median
-    would not do as a measure, since one slow host of three makes two of three pairs slow.
+    would not do as a measure, since one slow host of three makes two of three pairs slow. Ranks of
+    one host have no link between them: pairs on one socket are faster than others.
     """
     good = [f for f in figures if "error" not in f]
     for f in figures:
@@ -177,10 +178,11 @@ def links(figures: Sequence[Mapping[str, Any]], hosts: Sequence[str]) -> Iterato
     rates = sorted(f["bytes_per_second"] for f in good)
     delays = sorted(f["latency_seconds"] for f in good)
     quarter = rates[int(0.75 * len(rates))]
-    kind = "hosts" if len({hosts[r] for f in good for r in f["pair"]}) > 1 else "ranks of one host"
+    several = len({hosts[r] for f in good for r in f["pair"]}) > 1
+    kind = "hosts" if several else "ranks of one host"
     found = f"{len(good)} pair{'s' * (len(good) > 1)} of {kind}: {_rates(rates)} Gbit/s, "
     found += f"{_spread([d * 1e6 for d in delays])} us"
-    slow = [f for f in good if f["bytes_per_second"] < _SLOW * quarter]
+    slow = [f for f in good if several and f["bytes_per_second"] < _SLOW * quarter]
     yield SharedFinding(Finding("links", found))
     for f in slow:
         found = f"{_pair(f, hosts)}: {f['bytes_per_second'] * 8e-9:.3g} Gbit/s, where others reach "

@@ -91,7 +91,7 @@ class Recorder:
         )
         self._began = time.perf_counter()
         self._before = session.stats
-        self._wrote_settings = self._closed = False
+        self._wrote_settings = self._closed = self._stopped = False
         self._last_phase, self._last_event = "", self._began
         trace = session.recorder
         self._own = trace is None or trace.path != path
@@ -115,6 +115,7 @@ class Recorder:
             RuntimeError: the recorder, or its session, was closed.
         """
         self._require_open()
+        self._stopped = False  # the loop goes on all the same
         for name, value in scalars.items():
             check_scalar(name, value)
         if not self._wrote_settings and (facts := self._session.optimizers.facts):
@@ -151,22 +152,23 @@ class Recorder:
 
     def __exit__(self, kind, error: BaseException | None, trace) -> None:
         done = isinstance(error, SystemExit) and not error.code
-        stopped = isinstance(error, Stopped)
-        failed = error is not None and not done and not stopped
+        self._stopped |= isinstance(error, Stopped)
+        failed = error is not None and not done and not isinstance(error, Stopped)
         if failed and not self._closed:
             self.fault(f"{type(error).__name__}: {error}".strip().partition("\n")[0])
-        self._close(1.0 if failed else None, stopped=stopped)
+        self._close(1.0 if failed else None)
 
-    def _close(self, limit_seconds: float | None, *, stopped: bool = False) -> None:
+    def _close(self, limit_seconds: float | None) -> None:
         """Closes the recorder; a limit means that the run failed, and no end is written."""
         if self._closed:
             return
         self._closed = True
+        self._session.hooks.settle(_LIMIT_SECONDS if limit_seconds is None else limit_seconds)
         self._session.hooks.forget_note(self._note)
         self._put_events()
         if limit_seconds is None:
             end = {"kind": "end", "seconds": self._seconds()} | self._totals()
-            self._writer.put(end | ({"stopped": 1} if stopped else {}))
+            self._writer.put(end | ({"stopped": 1} if self._stopped else {}))
         limit_seconds = _LIMIT_SECONDS if limit_seconds is None else limit_seconds
         self._writer.close(limit_seconds) if self._own else self._writer.flush(limit_seconds)
         if self._board is not None:
@@ -225,12 +227,15 @@ class Recorder:
         return known | {"sync_every": sync_every, "delay": delay}
 
     def _note(self, kind: str, step: int | None, text: str) -> None:
+        if kind == "stopped":
+            self._stopped = True  # a part of the row of the end
+            return
         row = {"kind": kind, "step": step, "seconds": self._seconds()}
         self._writer.put_now(row | ({"text": text} if text else {}))
 
     def _put_events(self) -> None:
         """Writes the latest events of the session's timeline that are not written yet."""
-        latest = list(self._session.timeline.events)[-_EVENTS:]
+        latest = self._session.timeline.events[-_EVENTS:]
         fresh = [event for event in latest if event.end_seconds > self._last_event]
         events = []
         for event in fresh:

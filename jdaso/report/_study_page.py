@@ -12,6 +12,7 @@ from ..fabric._study.shown import (
     exposed_charts,
     fits_of,
     latency_charts,
+    mixtures,
     rate_charts,
     throughput_charts,
 )
@@ -54,7 +55,7 @@ def make_study_page(
         raise ReportError("There are no studies to report on.")
     sections = [
         ("claims", "Claims", _claims(findings)),
-        ("verdicts", "Verdicts", _verdicts(verdicts)),
+        ("verdicts", "Verdicts", [*_mixed(studies), *_verdicts(verdicts)]),
         ("ratios", "Ratios", grid(_ratios(verdicts))),
         *_charts(studies),
         ("fits", "Latency and bandwidth", _fits(studies)),
@@ -95,6 +96,11 @@ def _verdicts(verdicts: Verdicts) -> list[Element]:
     for alpha in alphas:
         made.append(element("p", MEANING.format(alpha=alpha, row=round(1 / alpha))))
     return [*made, wide(_study_tables.verdict_table(verdicts))] if alphas else made
+
+
+def _mixed(studies: Studies) -> list[Element]:
+    told = [(name, text) for name, launches in studies.items() for text in mixtures(launches)]
+    return [element("p", f"{name}: {text}") for name, text in told]
 
 
 def _ratios(verdicts: Verdicts) -> list[Element]:

@@ -200,6 +200,8 @@ def _header(run: Run) -> dict:
 
 def _count(run: Run) -> str:
     known = _header(run).get("num_nodes", len(run.nodes))
+    if len(run.nodes) > known:  # it was started again with fewer
+        return f"{known} at the end, {len(run.nodes)} in all"
     return str(known) if known == len(run.nodes) else f"{known}, of which {len(run.nodes)} recorded"
 
 

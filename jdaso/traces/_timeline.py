@@ -110,16 +110,21 @@ class Timeline:
     """Running totals and the latest events of one session; any thread may record.
 
     Attributes:
-        events: the latest 4096, in the order of their ends.
         sink: called with each event too; None if no trace is recorded.
     """
 
     def __init__(self, keep: int = 4096):
-        self.events: deque[Event] = deque(maxlen=keep)
+        self._events: deque[Event] = deque(maxlen=keep)
         self.sink: Callable[[Event], None] | None = None
         self._stretches = Stretches()
         self._stats = Stats()
         self._lock = threading.Lock()
+
+    @property
+    def events(self) -> list[Event]:
+        """The latest 4096 events, in the order of their ends: a copy, since others may follow."""
+        with self._lock:
+            return list(self._events)
 
     def copy_to(self, sink: Callable[[Event], None] | None) -> None:
         """Passes each event from here on to `sink`; None stops that."""
@@ -179,6 +184,7 @@ class Timeline:
             self._keep(Event(what, at, begin, end, f"device {device}"))
 
     def _keep(self, event: Event) -> None:
-        self.events.append(event)
+        with self._lock:
+            self._events.append(event)
         if self.sink is not None:
             self.sink(event)

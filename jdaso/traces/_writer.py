@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,13 +20,14 @@ import jax
 import numpy as np
 
 from .._launch.paths import local_folder
-from .._mpi.requests import poll
 from .._mpi.topology import Topology
 
 log = logging.getLogger("jdaso")
 
 Row = Mapping[str, Any]
 _PAUSE_SECONDS = 0.5
+_NOW_SECONDS = 5.0
+"""The wait for a write that is to be done now: a file system that hangs holds up nothing longer."""
 _MOST_EVENTS = 1 << 17
 """Events held back while a file system hangs; after that the oldest are dropped."""
 
@@ -44,7 +46,7 @@ def own_path(folder: str | os.PathLike[str], topology: Topology) -> Path:
 
 
 class Writer:
-    """Appends JSON lines to a file. Only `flush` waits for a device or a disk.
+    """Appends JSON lines to a file, in a thread of its own; all waits for it have a limit.
 
     A row waits until its numbers are ready, and the rows after it wait too; events do not. Each
     write consists of whole lines. Rows that cannot be written are dropped, the first with a
@@ -52,7 +54,7 @@ class Writer:
 
     Args:
         path: the file; its folder is created.
-        on_turn: called by the thread before it looks for rows, twice a second.
+        on_turn: called by the thread when it looks for rows by itself, twice a second.
         row_of: makes the row of an event, in the thread.
 
     Attributes:
@@ -69,7 +71,9 @@ class Writer:
         self._events: deque[Any] = deque(maxlen=_MOST_EVENTS)
         self._sink: Callable[[Row], None] = lambda row: None
         self._rows: deque[Row] = deque()
-        self._lock = threading.Lock()  # guards the attributes below
+        self._urgent: deque[tuple[Row | None, threading.Event]] = deque()
+        self._hangs = False  # the last write was not done in time
+        self._regardless = False  # numbers that are not ready become null
         self._file: int | None = None
         self._torn = self._warned = False
         try:
@@ -78,7 +82,7 @@ class Writer:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             self._warn(error)
-        self._closing = threading.Event()
+        self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="jdaso-recorder", daemon=True)
         self._thread.start()
 
@@ -95,43 +99,60 @@ class Writer:
         self._rows.append(row)
 
     def put_now(self, row: Row) -> None:
-        """Writes a row of plain values before returning: the process may be about to end."""
-        with self._lock:
-            self._write([*self._take_ready(), row])
+        """Writes a row of plain values before returning: the process may be about to end.
+
+        Waits 5 seconds at most; a file system that hangs takes the row later.
+        """
+        self._now(row)
 
     def flush(self, limit_seconds: float) -> None:
         """Writes all rows; numbers that are not ready within the limit become null."""
-        poll(self._write_ready, limit_seconds=limit_seconds)
-        with self._lock:
-            rows = [self._rows.popleft() for _ in range(len(self._rows))]
-            self._write([*self._take_ready(), *rows])
+        end = time.monotonic() + limit_seconds
+        while self._rows and self._thread.is_alive() and time.monotonic() < end:
+            self._now(None)
+            time.sleep(1e-3)
+        self._regardless = True
+        self._now(None)
+        self._regardless = False
 
     def close(self, limit_seconds: float) -> None:
         """Writes the remaining rows and closes the file."""
-        self._closing.set()
-        self._thread.join(limit_seconds)
-        if self._thread.is_alive():
-            return  # the file system hangs
         self.flush(limit_seconds)
-        with self._lock:
-            if self._file is not None:
-                os.close(self._file)
-            self._file = None
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(0.05 if self._hangs else _NOW_SECONDS)
+
+    def _now(self, row: Row | None) -> None:
+        """Lets the thread write what is ready, and a row; waits for that, but for a hang once."""
+        written = threading.Event()
+        self._urgent.append((row, written))
+        self._wake.set()
+        end = time.monotonic() + (0.0 if self._hangs else _NOW_SECONDS)
+        while not written.wait(0.05) and self._thread.is_alive() and time.monotonic() < end:
+            pass
+        self._hangs = not written.is_set()
 
     def _run(self) -> None:
-        while not self._closing.wait(_PAUSE_SECONDS):
-            self._on_turn()
+        while not self._closing.is_set():
+            if not self._wake.wait(_PAUSE_SECONDS):
+                self._on_turn()
+            self._wake.clear()
             self._write_ready()
+        self._write_ready()
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
 
-    def _write_ready(self) -> bool:
-        """Writes the rows that are ready; returns whether that was all."""
-        with self._lock:
-            self._write(self._take_ready())
-        return not self._rows
+    def _write_ready(self) -> None:
+        """Writes the rows that are ready, then those that are urgent."""
+        urgent = [self._urgent.popleft() for _ in range(len(self._urgent))]
+        self._write([*self._take_ready(), *(row for row, _ in urgent if row is not None)])
+        for _, written in urgent:
+            written.set()
 
     def _take_ready(self) -> list[Row]:
         taken = [self._row_of(self._events.popleft()) for _ in range(len(self._events))]
-        while self._rows and all(is_ready(value) for value in self._rows[0].values()):
+        while self._rows and (self._regardless or all(map(is_ready, self._rows[0].values()))):
             taken.append(self._rows.popleft())
         return taken
 

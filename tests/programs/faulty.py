@@ -61,8 +61,8 @@ def act(session, step):
 def put_to_sleep(pid, seconds):
     """A busy machine leaves a process without a core."""
     null = subprocess.DEVNULL
-    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {pid}"], stdout=null, stderr=null)
     os.kill(pid, signal.SIGSTOP)
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {pid}"], stdout=null, stderr=null)
 
 
 def parameters(odd):
@@ -151,6 +151,9 @@ def run(rank):
             specs = (P(), P(), P("local"))
             step = jax.shard_map(step, mesh=session.mesh, in_specs=specs, out_specs=(P(), P()))
         step = jax.jit(step)
+        if "traced" in CASE:  # the first step ends with an error: compiled before the clock starts
+            step = step.lower(params, state, jnp.zeros(len(session.devices))).compile()
+            CLOCK["begin"] = time.monotonic()
         for n in range(STEPS):
             if odd:
                 act(session, n)

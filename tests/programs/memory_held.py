@@ -25,14 +25,14 @@ MEGABYTES = 24
 def used_at_rest(session, exchanges):
     """Megabytes in use once so many exchanges have been completed, and XLA's threads have let go.
 
-    No event shows the latter: the number must stay the same for half a second.
+    No event shows the latter: the number must stay the same for a second.
     """
     limit = time.monotonic() + 20.0
     while session.stats.exchanges < exchanges:
         assert time.monotonic() < limit, session.stats
         time.sleep(0.01)
     used, since = used_megabytes(), time.monotonic()
-    while (now := time.monotonic()) < min(since + 0.5, limit):
+    while (now := time.monotonic()) < min(since + 1.0, limit):
         time.sleep(0.01)
         if abs((new := used_megabytes()) - used) > 0.1:
             used, since = new, now

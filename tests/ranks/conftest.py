@@ -102,7 +102,7 @@ def give_up(what, mine, silent):
     for rank in silent:
         os.write(stderr, f"\nrank {rank} is here:\n".encode())
         os.kill(pids[rank], signal.SIGUSR1)
-        time.sleep(0.5)
+        time.sleep(5.0)  # of which the launcher passes on their stacks
     WORLD.Abort(1)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from .alpha_beta import Fit, fits_of
 from .findings import ClaimFinding
 from .measured import MeasuredLaunch
+from .mixed import mixtures
 from .rows import OK
 from .summaries import summaries
 from .verdicts import Verdict
@@ -49,6 +50,7 @@ def answers_of(
         "fits": [_fit(one) for one in fits.fits],
         "without_fit": fits.left_out,
         "failed": [_failed(one) for one in launches if one.status != OK],
+        "mixed": mixtures(launches),
     }
 
 

@@ -20,6 +20,7 @@ from .measured import Key as Key
 from .measured import MeasuredLaunch as MeasuredLaunch
 from .measured import key_of as key_of
 from .measured import named as named
+from .mixed import mixtures as mixtures
 from .summaries import Split as Split
 from .summaries import summaries as summaries
 from .verdicts import Verdict as Verdict

@@ -84,6 +84,7 @@ class Grid:
         inner.control.known.share(session.control.known)
         inner.timeline.copy_to(session.timeline.sink)  # its exchanges are in the same trace
         inner.hooks.on_note(session.hooks.note)  # as are its saves, for records and faults
+        session.hooks.on_settle(inner.hooks.settle)
         inner.hooks.on_point(session.hooks.reach)
         session.replicas.keep(self.partitions, inner)
 

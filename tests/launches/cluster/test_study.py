@@ -137,7 +137,7 @@ if comm.rank == 0: print("jdaso-study " + json.dumps({"seconds": [0.5]}))
 DECLARED = """
 name = "fates"
 replicates = 1
-limit_seconds = 10
+limit_seconds = 25
 {more}
 [factors]
 fabric = "net"
@@ -191,7 +191,7 @@ def test_cells_that_hang_are_killed_or_cross_another_fabric_are_rows(tmp_path, m
     assert status == 1
     expected = {1: "ok", 2: "timed out", 3: "failed", BYTES: "other fabric"}
     assert {fate: row["status"] for fate, row in by_fate.items()} == expected
-    assert by_fate[2]["words"].startswith("Ended after 10 s, the limit.")
+    assert by_fate[2]["words"].startswith("Ended after 25 s, the limit.")
     for fate in (2, 3):
         assert "node 1 goes to its fate" in by_fate[fate]["words"]
     assert by_fate[BYTES]["words"].startswith("eth0 carried ")

@@ -11,7 +11,7 @@ BOTH = pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
 
 def run(code, nodes=2, **about):
     begin = time.monotonic()
-    done = mpirun(nodes, ["-c", code], cwd=ROOT, timeout=60, **about)
+    done = mpirun(nodes, ["-c", code], cwd=ROOT, timeout=250, **about)
     return done, time.monotonic() - begin
 
 
@@ -52,10 +52,10 @@ def test_a_session_is_closed_before_mpi_ends(mpi):
 
 @BOTH
 def test_a_failed_rank_does_not_wait_in_mpi_for_one_that_is_elsewhere(mpi):
-    more = "import time\nif session.node == 1: raise KeyError('boom')\ntime.sleep(45)"
+    more = "import time\nif session.node == 1: raise KeyError('boom')\ntime.sleep(200)"
     done, seconds = run(UNCLOSED.format(more=more), mpi=mpi)
     assert done.returncode != 0 and "boom" in done.stdout, done.stdout
-    assert seconds < 30, done.stdout
+    assert seconds < 120, done.stdout
 
 
 PENDING = """
@@ -75,7 +75,7 @@ with jdaso.Session() as session:
     x = jnp.ones((500, 500))
     _, state = jax.block_until_ready(step(params, state, x))
     if session.node == 0:
-        time.sleep(45)
+        time.sleep(200)
     found = step(params, state, x)
     raise KeyError("boom")
 """
@@ -85,7 +85,7 @@ def test_a_failed_program_does_not_wait_for_its_last_step():
     """The step waits for node 0, which evaluates."""
     done, seconds = run(PENDING)
     assert done.returncode != 0 and "boom" in done.stdout, done.stdout
-    assert seconds < 30, done.stdout
+    assert seconds < 120, done.stdout
 
 
 FAILS = """

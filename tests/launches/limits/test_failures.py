@@ -12,7 +12,7 @@ LIMIT_SECONDS = 10.0
 
 
 def launch(case, engine="mpi4jax", nodes=2, devices=1, mpi="mpich", **env):
-    about = dict(mpi=mpi, devices=devices, timeout=60, env=env)
+    about = dict(mpi=mpi, devices=devices, timeout=200, env=env)
     return mpirun(nodes, [SCRIPT, case, engine], quick_compiling=True, **about)
 
 
@@ -124,7 +124,7 @@ def test_the_job_ends_once_all_have_reported():
 
 def test_a_failed_node_whose_program_never_ends_takes_the_job_with_it():
     """MPI_Finalize would wait for it without a limit."""
-    done = mpirun(2, [str(PROGRAMS / "unending.py")], mpi="mpich", timeout=60)
+    done = mpirun(2, [str(PROGRAMS / "unending.py")], mpi="mpich", timeout=200)
     assert done.returncode != 0
     assert "KeyError: 'boom'" in done.stdout and "its program does not end" in done.stdout
 

@@ -10,7 +10,7 @@ import pytest
 from launcher import ROOT, mpirun
 from nights import rows
 
-LIMIT_SECONDS = 1200
+LIMIT_SECONDS = 3000
 ALL = ("array", "checkpoint", "engines", "exchange", "nodes", "optimizers", "pipeline")
 TRANSPORT = ("engines", "nodes", "optimizers/test_reference.py")
 """By day Open MPI runs where it differs from MPICH: below `_mpi` and `_engines`."""

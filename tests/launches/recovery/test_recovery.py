@@ -106,7 +106,7 @@ class Job:
         with self._news:
             assert self._news.wait_for(lambda: re.search(pattern, self.text), seconds), self.text
 
-    def wait(self, seconds=90):
+    def wait(self, seconds=240):
         """Returns the exit status and all output; checks that no process is left."""
         try:
             status = self.process.wait(seconds)
@@ -180,9 +180,10 @@ def test_a_death_ends_the_job_and_is_named(mpi, tmp_path):
     ),
 )
 def test_a_job_that_is_told_to_stop_saves_and_goes_on_later(mpi, number, tmp_path, undisturbed):
-    job = Job(tmp_path, 2, mpi=mpi, every_steps=1000, step_ms=100)
+    job = Job(tmp_path, 2, mpi=mpi, every_steps=1000, step_ms=250)
     until_exists(tmp_path / "at" / "0", job)
-    step = random.randint(1, 40)  # of 60: the nodes need a few to agree where to stop
+    # Of 60: the nodes need a few to agree where to stop.
+    step = random.Random(f"{mpi} {number}").randint(1, 30)
     until(lambda: int((tmp_path / "at" / "0").read_text() or 0) >= step, job)
     job.process.send_signal(number)
     status, text = job.wait()
@@ -226,7 +227,7 @@ def test_files_of_a_killed_launcher_do_not_hinder_another(ours, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (done.returncode == 0) == ours, done.stdout
     assert ours or "listener thread failed to start" in done.stdout
@@ -269,11 +270,13 @@ def test_a_node_that_was_stopped_changes_nothing(tmp_path, undisturbed):
     assert done.returncode == 0, done.stdout
     assert ends(done.stdout) == undisturbed(3)
     said = re.findall(
-        r"for (\d+\.\d) s now \(usual: (\d+\.\d) s.*Not arrived: ([^.]*)", done.stdout
+        r"step (\d+)\].*?for (\d+\.\d) s now \(usual: (\d+\.\d) s.*Not arrived: ([^.]*)",
+        done.stdout,
     )
+    said = [found for found in said if int(found[0]) >= 30]  # an earlier one: a busy machine
     assert said, done.stdout
-    for waited, usual, who in said[:1]:
-        assert float(waited) < 2 * float(usual) + 2
+    for _, waited, usual, who in said[:1]:
+        assert float(waited) < 2 * float(usual) + 4  # of the 6 seconds
         assert who.startswith("node 1 (host") and "node 0" not in who and "node 2" not in who
 
 
@@ -289,14 +292,14 @@ def test_a_stuck_program_is_shown(tmp_path, undisturbed):
 def test_a_hang_with_the_lock_held_has_a_limit(tmp_path):
     faults = {"JDASO_FAULTS": "1@30:hang=60"}
     flags = ["--timeout-seconds=5"]
-    done = mpirun(2, [PROGRAM, tmp_path, *flags], env=faults, quick_compiling=True, timeout=60)
+    done = mpirun(2, [PROGRAM, tmp_path, *flags], env=faults, quick_compiling=True, timeout=200)
     assert done.returncode != 0
     assert re.search(r"Not arrived: node 1 .* has been silent", done.stdout), done.stdout
 
 
 def test_a_command_that_is_not_there_is_one_sentence():
     command = [sys.executable, "-m", "jdaso", "run", "--", "/no/such/mpiexec"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 127
     assert done.stderr.startswith("jdaso run: /no/such/mpiexec cannot be started")
 
@@ -314,7 +317,7 @@ def test_hosts_that_do_not_answer_are_left_out(tmp_path):
         "-c",
         f"echo {{hosts}} {{count}} > {hosts_file}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert hosts_file.read_text() == "a,c 2\n"
     assert "left out because they do not answer: b." in done.stderr

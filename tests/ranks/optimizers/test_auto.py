@@ -69,7 +69,7 @@ def test_the_interval_follows_the_link_on_all_nodes(slow):
                     return True
             return False
 
-        slow.seconds = 0.5
+        slow.seconds = 1.0
         assert follow(lambda every: every > 8)
         slow.seconds = 0.0
         assert follow(lambda every: every == 1)
@@ -81,7 +81,7 @@ def test_the_interval_follows_the_link_on_all_nodes(slow):
 @several
 def test_a_run_with_auto_settings_ends_equal_on_all_nodes(slow):
     """B changes on the way, and B and S by clocks; the weights are equal at the end."""
-    slow.seconds = 0.02
+    slow.seconds = 0.1
     with jdaso.Session(engine="mpi4py") as session:
         phases = jdaso.Phases(60, 2, 5, sync_every="auto", delay="auto", fragments=2)
         tx = jdaso.daso(optax.adam(0.1), phases=phases, session=session, wire="auto")

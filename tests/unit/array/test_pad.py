@@ -82,5 +82,5 @@ def test_what_is_refused(width, mode, words):
 
 
 def test_nothing_can_be_repeated_of_no_elements():
-    with pytest.raises(ValueError, match="empty axis"):
+    with pytest.raises(ValueError, match="Axis 0 has no elements that mode 'edge'"):
         ja.pad(ja.ones((0,), split=0), 1, "edge")

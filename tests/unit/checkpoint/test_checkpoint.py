@@ -348,9 +348,10 @@ def test_a_failure_is_forgotten_with_the_next_save(checkpoints, monkeypatch):
 
 PARTED = """
 import jax, jax.numpy as jnp, numpy as np
+from jdaso.checkpoint import CheckpointError
 from jdaso.checkpoint._state import from_host, to_host, values_of
 
-devices = jax.devices()
+devices = jax.devices()[:2]
 mesh = jax.make_mesh((2,), ("local",), devices=devices)
 everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 shards = [jax.device_put(jnp.full(3, k), device) for k, device in enumerate(devices)]
@@ -362,12 +363,34 @@ assert array.tolist() == [[0, 0, 0], [1, 1, 1]]
 (like,) = values_of({"x": jnp.zeros(3)}, shares=True)
 back = from_host(like, array, mesh)
 assert [int(np.asarray(x.data)[0]) for x in back.addressable_shards] == [0, 1]
+
+turned = jax.sharding.Mesh(np.array(devices[::-1]), ("local",))
+other = jax.sharding.NamedSharding(turned, jax.sharding.PartitionSpec())
+(like,) = values_of({"x": jax.device_put(jnp.zeros(3), other)}, shares=True)
+back = from_host(like, array, mesh)
+assert back.sharding == other
+assert {x.device: int(np.asarray(x.data)[0]) for x in back.addressable_shards} == {
+    devices[1]: 0, devices[0]: 1
+}
+
+square = jax.make_mesh((2, 2), ("data", "model"))
+for spec, parts in ((("model",), 2), ((("data", "model"),), 4)):
+    of_spec = jax.sharding.NamedSharding(square, jax.sharding.PartitionSpec(*spec))
+    x = jax.device_put(jnp.zeros(8), of_spec)
+    try:
+        values_of({"x": x}, shares=True, parted=4)
+        assert parts == 4
+    except CheckpointError as error:
+        assert parts == 2 and "leaf ['x'] is divided over some of them" in str(error)
 """
 
 
 def test_replicas_that_had_parted_come_back_each():
-    """Two devices of a process hold different numbers of an array that is called replicated."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    """Two devices of a process hold different numbers of an array that is called replicated.
+
+    In the order of the array's own mesh. Copies of parts that had parted are refused.
+    """
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", PARTED], env=os.environ | flags, timeout=120, check=True)
 
 

@@ -36,7 +36,7 @@ def test_unknown_verb_lists_the_known_ones(capsys):
     assert "fly" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--epochs", "--nodes", "--devices", "--delay"])
+@pytest.mark.parametrize("option", ["--epochs", "--nodes", "--devices", "--delay", "--limit"])
 def test_demo_refuses_zero(option, capsys):
     assert main(["demo", option, "0"]) == 2
     assert f"{option} must be at least 1, got 0" in capsys.readouterr().err
@@ -45,6 +45,22 @@ def test_demo_refuses_zero(option, capsys):
 def test_demo_refuses_a_delay_above_sync_every(capsys):
     assert main(["demo", "--delay", "5"]) == 2
     assert "--delay must be at most --sync-every" in capsys.readouterr().err
+
+
+def test_demo_records_into_a_folder_of_a_file_system(capsys):
+    assert main(["demo", "--record", "s3://bucket/run"]) == 2
+    assert "'s3://bucket/run' is an address" in capsys.readouterr().err
+
+
+def test_nobody_reads_the_output():
+    """``| head``: nothing is printed about it, and the status is as if SIGPIPE had ended it."""
+    text = (
+        "from jdaso.cli import main; import sys; sys.exit(main(['trace', '.', '--steps', '1:2']))"
+    )
+    text = f"from jdaso.cli import trace; trace.run = lambda _: print('x' * 10**6) or 0; {text}"
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=-1)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(60) == 141
 
 
 def test_demo_names_a_missing_folder(capsys, tmp_path):

@@ -80,6 +80,17 @@ def test_other_images_are_not_called_fashion_mnist(small, monkeypatch):
     assert "NOT Fashion-MNIST" in fashion_mnist(small).source
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [lambda raw: raw[:-9], lambda raw: raw[:20] + b"\xff" * 9 + raw[29:], lambda raw: b"x"],
+)
+def test_a_damaged_file_is_named(small, damage):
+    path = small / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"{path} is damaged or incomplete"):
+        fashion_mnist(small)
+
+
 def test_given_folder_that_lacks_files_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no file train-images.*or none"):
         fashion_mnist(tmp_path / "missing")

@@ -306,6 +306,7 @@ def test_batches_come_in_order_though_later_ones_are_read_first(session):
 def test_no_more_is_read_ahead_than_promised(session, workers, prefetch):
     source = Reading(np.arange(100))
     loader = Loader(source, 1, session, workers=workers, prefetch=prefetch)
+    gc.collect()  # arrays of earlier tests
     before = len(jax.live_arrays())
     for taken in range(1, 5):
         next(loader)
@@ -318,6 +319,7 @@ def test_closing_drops_the_batches_also_while_a_read_hangs(session, monkeypatch)
     monkeypatch.setattr(_ahead, "_END_SECONDS", 0.2)
     go = threading.Event()
     source = Reading(np.arange(100), lambda number: number < 4 or go.wait(20))
+    gc.collect()  # arrays of earlier tests
     before = len(jax.live_arrays())
     loader = Loader(source, 1, session, prefetch=4)
     next(loader)

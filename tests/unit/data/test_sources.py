@@ -82,6 +82,7 @@ def test_npy_of_more_shards_than_may_be_open(tmp_path, monkeypatch):
     paths = [tmp_path / f"{k}.npy" for k in range(23)]
     for path, row in zip(paths, array, strict=True):
         np.save(path, row[None])
+    gc.collect()  # files of earlier tests
     before = len(os.listdir("/proc/self/fd"))
     source = Npy(paths)
     assert len(os.listdir("/proc/self/fd")) <= before + 3

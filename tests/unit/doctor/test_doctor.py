@@ -118,6 +118,21 @@ def test_slow_pairs_are_those_far_below_the_good_ones(rates, slow):
     assert all("ip route get" in finding.remedy for finding in wrong)
 
 
+def test_ranks_of_one_host_have_no_link_that_could_be_slow():
+    """Pairs on one socket are several times faster than those across."""
+    rates = {(0, 1): 9e9, (2, 3): 9e9} | {(a, b): 2e9 for a in (0, 1) for b in (2, 3)}
+    (line,) = _together.links(figures(rates), ["a"] * 4)
+    assert line.finding.ok and "6 pairs of ranks of one host: 16 to 72" in line.finding.found
+
+
+@pytest.mark.parametrize(
+    ("takes", "looks"), [(1e-3, 6), (0.2, 6), (0.21, 5), (0.84, 1), (20.0, 1), (0.0, 6)]
+)
+def test_a_slow_link_gets_fewer_looks_at_what_is_hidden(takes, looks):
+    """At 10 Mbit/s a message takes 0.84 s; twice six looks of four such times exceed the limit."""
+    assert _talk._looks_at_progress(takes, 30.0) == looks
+
+
 def record(**about):
     usual = {
         "machine": "m",

@@ -38,6 +38,7 @@ for word in sys.stdin:
     if word == "raise":
         reports.say_failed()
     elif word == "raise as others may have died":
+        reports._PEER_SECONDS = 3.0
         print("begun", flush=True)
         reports.say_failed(peers=True)
     elif word == "close":

@@ -96,5 +96,5 @@ def test_ranks_that_print_much_while_they_save_are_read(monkeypatch):
     begin = time.monotonic()
     guard._take_over(Job("tag", savers={77: [10]}), [out], 60.0)
     assert not rank.is_alive()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30  # half of what it may take
     os.close(out)

@@ -4,7 +4,10 @@ import contextlib
 import errno
 import json
 import os
+import signal
 import sys
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +17,12 @@ import pytest
 
 import jdaso
 import jdaso.array as ja
-from jdaso.checkpoint import Checkpoints
+from jdaso.checkpoint import Checkpoints, _arrays
 from jdaso.faults import Fault, Faults
 from jdaso.metrics import Recorder
 from jdaso.report._runs import read_run
 from jdaso.report._tables import state_of
+from jdaso.traces import _writer
 from jdaso.traces._writer import Writer
 
 PHASES = jdaso.Phases(total_steps=10, warmup_steps=2, cooldown_steps=2, sync_every=3, delay=2)
@@ -157,6 +161,58 @@ def test_checkpoints_faults_and_exceptions_are_recorded(tmp_path):
     assert not rows_in(tmp_path / "run", kind="end")
 
 
+def test_a_checkpoint_is_recorded_once_it_is_written(tmp_path, monkeypatch):
+    """Also the last one, which is still being written when the recorder closes."""
+    write_arrays, go = _arrays.write_arrays, threading.Event()
+
+    def slow(folder, name, part):
+        go.wait(20)
+        return write_arrays(folder, name, part)
+
+    monkeypatch.setattr(_arrays, "write_arrays", slow)
+    with jdaso.Session() as session, Recorder(tmp_path / "run", session):
+        checkpoints = Checkpoints(tmp_path / "checkpoints", session)
+        checkpoints.save(3, jnp.ones(3))
+        assert not rows_in(tmp_path / "run", kind="checkpoint")
+        threading.Timer(0.2, go.set).start()
+    (row,) = rows_in(tmp_path / "run", kind="checkpoint")
+    assert row["step"] == 3
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with jdaso.Session() as session, Recorder(tmp_path / "run", session):
+        checkpoints = Checkpoints(tmp_path / "checkpoints", session)
+        monkeypatch.setattr(_arrays, "write_arrays", full)
+        checkpoints.save(3, jnp.ones(3))
+        checkpoints.save(4, jnp.ones(3))  # the failure of the one before is no error of the loop
+        session.hooks.settle(20.0)
+        monkeypatch.undo()
+        checkpoints.save(5, jnp.ones(3))
+        checkpoints.wait()
+    assert [row["step"] for row in rows_in(tmp_path / "run", kind="checkpoint")] == [5]
+    faults = rows_in(tmp_path / "run", kind="fault")
+    assert [row["step"] for row in faults] == [3, 4]
+    assert "a checkpoint could not be written: [Errno 28] No space left" in faults[0]["text"]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_run_that_stops_as_asked_is_to_be_continued(tmp_path, inside):
+    """Also if the session closes the recorder, after the error has left the loop."""
+    with pytest.raises(jdaso.Stopped), jdaso.Session() as session:
+        recorder = Recorder(tmp_path / "run", session)
+        checkpoints = Checkpoints(tmp_path / "checkpoints", session)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with recorder if inside else contextlib.nullcontext():
+            for n in range(1, 100):
+                recorder.step(n)
+                checkpoints.after(n, jnp.ones(3))
+    (end,) = rows_in(tmp_path / "run", kind="end")
+    assert end["stopped"] == 1
+
+
 def test_a_run_that_is_started_again_appends_behind_a_torn_row(tmp_path):
     for _ in range(2):
         with jdaso.Session() as session, Recorder(tmp_path, session) as recorder:
@@ -225,6 +281,46 @@ def test_a_full_disk_is_one_warning_and_what_follows_reads(tmp_path, caplog, mon
     lines = (tmp_path / "node-00000.jsonl").read_text().splitlines()
     assert [json.loads(line)["number"] for line in lines[1:]] == [2, 3]
     assert len([x for x in caplog.records if "No space left" in x.message]) == 1
+
+
+def test_a_file_system_that_hangs_holds_up_nothing(tmp_path, monkeypatch):
+    """Neither a row that is urgent, nor the end; once the file system is back, all is written."""
+    real, back = os.write, threading.Event()
+    monkeypatch.setattr(_writer, "_NOW_SECONDS", 0.3)
+    writer = Writer(tmp_path / "node-00000.jsonl")
+    monkeypatch.setattr(
+        "jdaso.traces._writer.os.write", lambda *about: back.wait(20) and real(*about)
+    )
+    begin = time.monotonic()
+    for k in range(20):
+        writer.put_now({"kind": "fault", "number": k})
+    writer.put({"kind": "step", "number": 20})
+    writer.flush(0.1)
+    writer.close(0.1)
+    assert time.monotonic() - begin < 5 and not rows_in(tmp_path)
+    back.set()
+    writer._thread.join(20)
+    assert sorted(row["number"] for row in rows_in(tmp_path)) == list(range(21))
+
+
+def test_events_may_be_read_while_threads_record(tmp_path):
+    with jdaso.Session() as session:
+        stop = threading.Event()
+
+        def record():
+            while not stop.is_set():
+                session.timeline.record("exchange", 0, time.perf_counter())
+
+        threads = [threading.Thread(target=record) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(200):
+                jdaso.hidden_share(session.timeline.events)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
 
 
 def test_numbers_of_arrays_over_nodes(tmp_path):

@@ -88,8 +88,8 @@ def test_a_loop_pauses_until_the_step_is_known():
     assert not part.stops_at(4, never)
     part.take(0, 1, 0)  # HOLD
     assert sent == [(0, 2, 5)]  # HELD: it comes to 5 next
-    threading.Timer(0.2, part.take, (0, 3, 7)).start()  # STOP at 7
     begin = time.monotonic()
+    threading.Timer(0.2, part.take, (0, 3, 7)).start()  # STOP at 7
     assert not part.stops_at(5, lambda: None)
     assert time.monotonic() - begin > 0.1
     assert not part.stops_at(6, never)

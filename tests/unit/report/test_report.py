@@ -400,7 +400,8 @@ def test_nodes_that_came_later_and_nodes_that_left(tmp_path):
     assert run.nodes[1].ended and run.steps == 4
     loss = over_nodes(run, ("loss",))["loss"]
     np.testing.assert_array_equal(loss, [1, 1, 3, 3])
-    assert "200.4" in make_page([run])
+    page = make_page([run])
+    assert "200.4" in page and "1 at the end, 2 in all" in page
 
 
 def test_a_node_that_has_no_row_yet(tmp_path, capsys):

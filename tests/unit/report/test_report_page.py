@@ -251,11 +251,11 @@ def test_a_switch_of_the_legend_hides_its_line_and_shows_it_again(browser, page)
     browser.wait_for(f"{PLOT}.renderers.some(x => !x.visible) && Bokeh.documents[0].is_idle")
     hidden = "requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = true }))"
     browser.run(hidden)
-    browser.wait_for("window.painted")
+    browser.wait_for("window.painted && Bokeh.documents[0].is_idle")
     assert ink(browser, blue) == 0 and ink(browser, orange) > 50
     browser.press(" ")
     browser.run(f"window.painted = false; {hidden}")
-    browser.wait_for("window.painted")
+    browser.wait_for("window.painted && Bokeh.documents[0].is_idle")
     assert ink(browser, blue) > 50
 
 
@@ -266,7 +266,7 @@ def test_axes_follow_a_change_to_dark(browser, page):
     scheme = {"name": "prefers-color-scheme", "value": "dark"}
     browser.send("Emulation.setEmulatedMedia", features=[scheme])
     browser.run("requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = 1 }))")
-    browser.wait_for("window.painted")
+    browser.wait_for("window.painted && Bokeh.documents[0].is_idle")
     assert ink(browser, dark) > 100 and ink(browser, light) == 0
 
 

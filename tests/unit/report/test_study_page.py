@@ -287,6 +287,43 @@ def test_the_schema_refuses_other_answers(wrong):
         jsonschema.validate(good | {"studies": [study]}, schema())
 
 
+def test_rows_of_other_code_machines_and_packages_are_named(tmp_path, capsys):
+    base = {
+        "commit": "a1",
+        "machine": {"cpu": "x", "cores": 2, "load": 0.1},
+        "versions": {"jax": "1.0", "python": "3"},
+    }
+    rows = [
+        row("a", k, library=library) | base | {"versions": base["versions"] | {"mpi": library}}
+        for k in range(2)
+        for library in ("mpich", "openmpi")
+    ]
+    rows[0] |= {"machine": base["machine"] | {"load": 9.0}}  # passes, so it is not named
+    rows.append(row("a", 2, [], "failed") | base | {"commit": "z9"})  # never counts
+    folder = write(tmp_path / "study", rows)
+    assert report(folder, "--format", "json") == 0
+    same = capsys.readouterr()
+    assert json.loads(same.out)["studies"][0]["mixed"] == [] and not same.err
+
+    rows[2] |= {"commit": "b2", "machine": base["machine"] | {"cores": 4}}
+    rows[3] |= {"commit": "b2", "versions": rows[3]["versions"] | {"jax": "1.1"}}
+    folder = write(tmp_path / "mixed", rows)
+    assert report(folder, "-o", tmp_path / "page.html") == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [text.split("which")[0] for text in told] == [
+        "mixed: The rows are of 2 commits of jdaso, ",
+        "mixed: The rows are of 2 machines, ",
+        "mixed: The rows are of 2 sets of versions for library openmpi, ",
+    ]
+    assert [text.split("include: ")[1] for text in told] == [
+        "a1, b2.",
+        "cores 2, 4.",
+        "jax 1.0, 1.1.",
+    ]
+    page = (tmp_path / "page.html").read_text()
+    assert all(text in page for text in told)
+
+
 def test_answers_without_numbers_follow_the_schema(tmp_path, capsys):
     rows = [row("a", 0, [], "failed"), row("b", 0, [], "timed out")]
     claim = {"name": "x", "text": "x", "of": "b", "against": "a"}
