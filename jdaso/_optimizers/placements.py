@@ -72,8 +72,7 @@ class Placements:
             traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
             if self._session.sends and not traced:
                 known[_key(tree)] = found = placed(self._session, tree)
-                if found is not None:
-                    self._session.optimizers.placements[_key(tree)] = found
+                self._session.optimizers.note_placement(_key(tree), found)
 
     def of(self, params: PyTree) -> Placement | None:
         """The placement of the parameters; None if none is divided over several devices.
@@ -151,7 +150,7 @@ class Placements:
     def _of_others(self, tree: PyTree) -> Placement | None:
         """The placement of such a tree in `init` of another optimizer, if this one is traced."""
         traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
-        return self._session.optimizers.placements.get(_key(tree)) if traced else None
+        return self._session.optimizers.placement_of(_key(tree)) if traced else None
 
     def _said(self, divisions: Divisions) -> Placement | None:
         """The placement that the user's specs give."""

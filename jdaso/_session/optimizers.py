@@ -55,12 +55,11 @@ class Optimizers:
 
     Attributes:
         trials: results of trials of inner optimizers, for those that are made again in a trace.
-        placements: of the trees of `init`, by their shapes, for the same.
     """
 
     def __init__(self, prefix: str):
         self.trials: dict[Any, Any] = {}
-        self.placements: dict[Any, Placement] = {}
+        self._placements: dict[Any, Placement | None] = {}
         self._facts: dict[int, Callable[[], Facts]] = {}
         self._measured: set[int] = set()
         self._completions: dict[tuple[int, tuple[Leaf, ...]], Completion] = {}
@@ -80,6 +79,14 @@ class Optimizers:
     def note_model(self, number: int) -> None:
         """Gives later states larger numbers than this one, which a restored state has."""
         self._models = max(self._models, number)
+
+    def note_placement(self, shapes: Any, placement: Placement | None) -> None:
+        """Keeps the placement of a tree of `init`, for optimizers made again in a trace."""
+        self._placements[shapes] = placement
+
+    def placement_of(self, shapes: Any) -> Placement | None:
+        """Returns the placement that a tree of these shapes had in the last `init`."""
+        return self._placements.get(shapes)
 
     @property
     def facts(self) -> Mapping[int, Facts]:

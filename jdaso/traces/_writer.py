@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from .._launch.paths import local_folder
+from .._mpi.requests import poll
 from .._mpi.topology import Topology
 
 log = logging.getLogger("jdaso")
@@ -107,10 +108,7 @@ class Writer:
 
     def flush(self, limit_seconds: float) -> None:
         """Writes all rows; numbers that are not ready within the limit become null."""
-        end = time.monotonic() + limit_seconds
-        while self._rows and self._thread.is_alive() and time.monotonic() < end:
-            self._now(None)
-            time.sleep(1e-3)
+        poll(self._write_what_is_ready, limit_seconds=limit_seconds)
         self._regardless = True
         self._now(None)
         self._regardless = False
@@ -121,6 +119,11 @@ class Writer:
         self._closing.set()
         self._wake.set()
         self._thread.join(0.05 if self._hangs else _NOW_SECONDS)
+
+    def _write_what_is_ready(self) -> bool:
+        """Lets the thread write; returns whether that was all, or all that it will write."""
+        self._now(None)
+        return not self._rows or not self._thread.is_alive()
 
     def _now(self, row: Row | None) -> None:
         """Lets the thread write what is ready, and a row; waits for that, but for a hang once."""

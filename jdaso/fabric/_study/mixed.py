@@ -10,7 +10,7 @@ from .measured import MeasuredLaunch
 from .rows import OK
 
 _MACHINE = ("cpu", "cores", "memory_bytes", "kernel")
-"""What a row's machine has that does not pass; its load does."""
+"""The lasting fields of a row's machine, unlike its load."""
 _MOST = 4
 
 

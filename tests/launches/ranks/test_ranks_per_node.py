@@ -130,6 +130,6 @@ with jdaso.Session(ranks_per_node=2) as session:
 
 
 def test_the_ranks_of_a_single_node_compare_their_copies():
-    """As those of several: what would fail there fails here."""
+    """A program that would fail on several nodes fails on one."""
     done = mpirun(2, ["-c", COPIES_DIFFER], cwd=ROOT, quick_compiling=True, timeout=200)
     assert done.returncode != 0 and "bits of leaf ['w']" in done.stdout, done.stdout
