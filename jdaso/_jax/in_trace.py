@@ -19,6 +19,11 @@ _last: WeakKeyDictionary[Any, ReferenceType[Tracer]] = WeakKeyDictionary()
 """The last argument of `note_last` in each trace; a strong reference would keep the trace."""
 
 
+def in_trace() -> bool:
+    """Returns whether the caller is being traced."""
+    return not isinstance(_core.trace_ctx.trace, _core.EvalTrace)
+
+
 def place_in_trace() -> str:
     """A name for this call that no other call in the same program has, the same on all nodes.
 

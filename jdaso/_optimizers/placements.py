@@ -14,6 +14,7 @@ from jax.core import Tracer
 from .._exchange.placing import Divisions, axes_of, facts_of, placed, said
 from .._exchange.within_node import names_of
 from .._jax.axes import bound_axes
+from .._jax.in_trace import in_trace
 from .._jax.types import LocalAxis, PyTree, ShapeDtype
 from .._payload.layout import Division, describe, text_of
 from .._payload.placement import Placement, divisions_of, joined
@@ -50,6 +51,7 @@ class Placements:
         self._sharded, self._local_axis = sharded, local_axis
         self._params: Known = {}
         self._inner: Known = {}
+        self._made_in_trace = in_trace()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -130,8 +132,8 @@ class Placements:
     def _of(self, tree: PyTree, known: Known, divisions: Divisions) -> Placement | None:
         """The placement of a tree: the known one, else that of its types, else the user's.
 
-        For tracers that nothing is known of, the one that a tree of these shapes had in `init` of
-        another optimizer: `optax.inject_hyperparams` makes one in each trace.
+        `optax.inject_hyperparams` makes an optimizer in each trace. It knows of no `init`, so the
+        placement is the one that a tree of these shapes had in the last `init` of the session.
         """
         if not self._session.sends:
             return None
@@ -148,9 +150,8 @@ class Placements:
         return known.get(key)
 
     def _of_others(self, tree: PyTree) -> Placement | None:
-        """The placement of such a tree in `init` of another optimizer, if this one is traced."""
-        traced = any(isinstance(x, Tracer) for x in jax.tree.leaves(tree))
-        return self._session.optimizers.placement_of(_key(tree)) if traced else None
+        """The placement of such a tree in `init`, if this optimizer was made again in a trace."""
+        return self._session.optimizers.placement_of(_key(tree)) if self._made_in_trace else None
 
     def _said(self, divisions: Divisions) -> Placement | None:
         """The placement that the user's specs give."""

@@ -9,6 +9,7 @@ without the command line; that belongs to a public package.
 """
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -74,10 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     arguments = parser.parse_args(argv)
-    try:
+    status = _UNREAD
+    with contextlib.suppress(BrokenPipeError):  # nobody reads the rest: | head
         status = arguments.run(arguments)
+    try:
         sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads the rest: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _UNREAD
+    except Exception:  # of a pipe, or closed before: Python would print that at its end
+        with contextlib.suppress(Exception):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
