@@ -101,7 +101,9 @@ def _placement(params: PyTree, states: list[DasoState], session: Session) -> Pla
         places = places_of([leaf for leaf, _ in mine], here, skip=1)
         for k, (_, division) in zip(places or (), mine, strict=False):
             divisions[k], found = division, placement
-    return None if found is None else found.of(divisions)
+    if found is None or (not session.joined and not any(divisions)):
+        return None
+    return found.of(divisions)
 
 
 def _stacked(x: Any, devices: Sequence[Any]) -> Any:

@@ -82,6 +82,12 @@ def replaced(shape: Sequence[int], axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+def counts_within(layout: ArrayLayout, begin: int, end: int) -> tuple[int, ...]:
+    """Returns how many indices of a range of the split axis each node holds."""
+    parts = (layout.slice_of(node) for node in range(len(layout.counts)))
+    return tuple(max(0, min(part.stop, end) - max(part.start, begin)) for part in parts)
+
+
 def axis_of(axis: SupportsIndex, ndim: int) -> int:
     """Returns an axis counted from the front.
 

@@ -87,13 +87,17 @@ def flat_rows(x: Array, shape: Sequence[int]) -> Array:
     return Array(moved.block.reshape(new.block_shape(node)), new, x.world)
 
 
-def take_rows(x: Array, axis: int, index: np.ndarray) -> Array:
+def take_rows(
+    x: Array, axis: int, index: np.ndarray, counts: tuple[int, ...] | None = None
+) -> Array:
     """Rows of the split axis in the order of an index; the result is shared out evenly.
 
-    Each row that another node holds moves once to each place that needs it.
+    With `counts` each node gets so many of them. Each row that another node holds moves once to
+    each place that needs it.
     """
     node, nodes = x.world.node, x.world.nodes
-    layout = ArrayLayout(replaced(x.shape, axis, len(index)), axis, balanced(len(index), nodes))
+    counts = balanced(len(index), nodes) if counts is None else counts
+    layout = ArrayLayout(replaced(x.shape, axis, len(index)), axis, counts)
     ends = np.array(x.layout.begins) + np.array(x.counts)  # nodes without rows own none
     owner = np.searchsorted(ends, index, side="right")
     sent = []

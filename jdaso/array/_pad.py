@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method
-from ._layout import ArrayLayout, axis_of, replaced
+from ._layout import ArrayLayout, axis_of, counts_within, replaced
 from ._move import take_around, take_rows
 from ._shape import concat
 
@@ -57,7 +57,13 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any 
         ends = np.arange(-before, 0), np.arange(size, size + after)
         own = [_repeated(mode, places, size) for places in ends]
         if x.split == axis:
-            x = concat([take_rows(x, axis, own[0]), x, take_rows(x, axis, own[1])], axis)
+            end = before + size + after
+            final = ArrayLayout(replaced(x.shape, axis, end)).over(axis, x.world.nodes)
+            ahead, behind = (
+                take_rows(x, axis, index, counts_within(final, *places))
+                for index, places in zip(own, ((0, before), (end - after, end)), strict=True)
+            )
+            x = concat([ahead, x, behind], axis)
         else:
             index = np.concatenate([own[0], np.arange(size), own[1]])
             layout = ArrayLayout(replaced(x.shape, axis, len(index)), x.split, x.counts)

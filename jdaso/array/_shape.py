@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._array import Array, as_array, method, of_one_world
-from ._layout import ArrayLayout, Axes, axes_of, axis_of, replaced
+from ._layout import ArrayLayout, Axes, axes_of, axis_of, counts_within, replaced
 from ._move import flat_rows, laid, resplit, take_around
 
 
@@ -207,10 +207,7 @@ def _behind(given: list[Array], shape: tuple[int, ...], axis: int) -> Array:
     begin, parts = 0, []
     for x in given:
         end = begin + x.shape[axis]
-        counts = tuple(
-            max(0, min(part.stop, end) - max(part.start, begin))
-            for part in map(layout.slice_of, range(at.nodes))
-        )
+        counts = counts_within(layout, begin, end)
         parts.append(laid(resplit(x, axis), ArrayLayout(x.shape, axis, counts)).block)
         begin = end
     return Array(jnp.concatenate(parts, axis), layout, at)

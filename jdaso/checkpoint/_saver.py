@@ -230,9 +230,10 @@ class Saver:
             text = f"a checkpoint could not be written: {str(error).partition(chr(10))[0]}"
             self._session.hooks.note("fault", manifest.step, text)
             return
-        self._session.hooks.note("checkpoint", manifest.step)
         if _complete.has_failed(folder):
             _complete.remove_part(folder, manifest.node)
+        else:
+            self._session.hooks.note("checkpoint", manifest.step)
         if manifest.node == 0:
             self._prune()
         timeline, size = self._session.timeline, sum(array.nbytes for array in arrays.values())

@@ -78,9 +78,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     status = _UNREAD
     with contextlib.suppress(BrokenPipeError):  # nobody reads the rest: | head
         status = arguments.run(arguments)
+    return status if _flushed() else status or 1
+
+
+def _flushed() -> bool:
+    """Returns whether the output is written, or has no reader; Python would print that at its end.
+
+    Prints the reason on the standard error if it is not.
+    """
     try:
         sys.stdout.flush()
-    except Exception:  # of a pipe, or closed before: Python would print that at its end
-        with contextlib.suppress(Exception):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return status
+    except (AttributeError, ValueError):  # closed from the beginning, or by the verb
+        return True
+    except OSError as error:
+        unread = isinstance(error, BrokenPipeError)
+        if not unread:
+            print(f"jdaso: the output could not be written ({error}).", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return unread
+    return True

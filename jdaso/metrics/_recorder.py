@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import platform
 import time
@@ -21,11 +22,13 @@ from .._optimizers.state import DasoState
 from .._rules.phases import Phases
 from .._session import Session
 from ..traces._timeline import Stats
-from ..traces._writer import Row, Writer, own_path
+from ..traces._writer import Row, Writer, own_path, plain
 
 log = logging.getLogger("jdaso")
 
 _LIMIT_SECONDS = 60.0
+_SAVE_SECONDS = 3600.0
+"""As long as a session waits for a save at its end."""
 _EVENTS = 1000
 RESERVED = ("kind", "step", "seconds", "phase", "sync_every", "delay", *Stats._fields)
 
@@ -55,6 +58,7 @@ class Recorder:
 
     Raises:
         ImportError: `tensorboard` is set, but tensorboardX is missing.
+        ValueError: `settings` cannot be written as JSON.
 
     On failure: if the folder cannot be written or the disk is full, the log has one warning, and
     training continues. The file of a killed process is readable up to its last whole line, written
@@ -83,6 +87,13 @@ class Recorder:
         settings: Mapping[str, Any] | None = None,
     ):
         session.require_usable()
+        try:
+            json.dumps(plain(settings), default=str)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"settings must have text as names, got {settings!r} ({error}). Give each value a "
+                "name."
+            ) from error
         self._session, self._phases, self._settings = session, phases, dict(settings or {})
         path = own_path(folder, session.topology)
         board = path.parent / "tensorboard" / path.stem
@@ -163,7 +174,8 @@ class Recorder:
         if self._closed:
             return
         self._closed = True
-        self._session.hooks.settle(_LIMIT_SECONDS if limit_seconds is None else limit_seconds)
+        # After an error the others are notified first, so the last save may be without its row.
+        self._session.hooks.settle(_SAVE_SECONDS if limit_seconds is None else limit_seconds)
         self._session.hooks.forget_note(self._note)
         self._put_events()
         if limit_seconds is None:

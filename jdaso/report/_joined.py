@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from ._rows import TOTALS, Mark, RunPart
+from ._rows import TOTALS, UNWRITTEN, Mark, RunPart
 from ._starts import Placed, Start, has_left, placed
 
 Table = dict[str, np.ndarray]
@@ -143,4 +143,6 @@ def _once(table: Table, phases: list[str]) -> tuple[Table, list[str]]:
 
 
 def _told(part: RunPart) -> bool:
-    return any(mark.kind == "fault" for mark in part.marks)
+    """Returns whether a fault of the part could be the reason of its end."""
+    faults = (mark for mark in part.marks if mark.kind == "fault")
+    return any(not mark.text.startswith(UNWRITTEN) for mark in faults)

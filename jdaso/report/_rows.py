@@ -17,6 +17,10 @@ TOTALS = Stats._fields
 _LARGEST = 2**53
 
 
+UNWRITTEN = "a checkpoint could not be written"
+"""Begins the text of the fault that `jdaso.checkpoint` notes for a save that failed."""
+
+
 class Mark(NamedTuple):
     """A checkpoint or a fault.
 

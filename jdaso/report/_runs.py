@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .._launch.paths import local_folder
 from ._joined import Node, nodes_of
-from ._rows import read_parts
+from ._rows import UNWRITTEN, read_parts
 from ._starts import latest_run, starts_of
 
 
@@ -39,6 +39,18 @@ class Run:
     def steps(self) -> int:
         """Completed updates of the node that got furthest."""
         return max(node.steps for node in self.nodes)
+
+    @property
+    def saved_steps(self) -> set[int]:
+        """Steps of the checkpoints that no node failed to write, at its last attempt."""
+        latest: dict[tuple[int, int], bool] = {}
+        for node in self.nodes:
+            for mark in node.marks:
+                failed = mark.kind == "fault" and mark.text.startswith(UNWRITTEN)
+                if mark.step is not None and (failed or mark.kind == "checkpoint"):
+                    latest[mark.step, node.node] = not failed
+        failed = {step for (step, _), good in latest.items() if not good}
+        return {step for step, _ in latest} - failed
 
 
 def read_run(folder: str | Path) -> Run:

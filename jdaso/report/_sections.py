@@ -69,6 +69,8 @@ def _signs(run: Run, against: str) -> list[Sign]:
     for kind, nodes in (("checkpoint", run.nodes[:1]), ("fault", run.nodes)):
         some = []
         for mark in (mark for node in nodes for mark in node.marks if mark.kind == kind):
+            if kind == "checkpoint" and mark.step not in (None, *run.saved_steps):
+                continue
             x = mark.seconds if against == "seconds" else mark.step
             if x is not None:
                 at = "" if mark.step is None else f" at step {mark.step}"

@@ -36,7 +36,7 @@ def summary_table(runs: Sequence[Run]) -> Element:
             lambda run: f"{mean_of(run, exposed_seconds):.2f}",
         ),
         ("bytes sent by a node", lambda run: f"{mean_of(run, bytes_sent):,.0f}"),
-        ("checkpoints", lambda run: str(len({m.step for m in _marks(run, "checkpoint")}))),
+        ("checkpoints", lambda run: str(len(run.saved_steps))),
         ("faults", lambda run: str(len(_marks(run, "fault")))),
         ("state", state_of),
         ("rows left out as damaged", lambda run: str(len(run.damaged))),

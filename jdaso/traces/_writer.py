@@ -121,9 +121,9 @@ class Writer:
         self._thread.join(0.05 if self._hangs else _NOW_SECONDS)
 
     def _write_what_is_ready(self) -> bool:
-        """Lets the thread write; returns whether that was all, or all that it will write."""
+        """Lets the thread write; returns whether that was all, or all that it can write now."""
         self._now(None)
-        return not self._rows or not self._thread.is_alive()
+        return not self._rows or self._hangs
 
     def _now(self, row: Row | None) -> None:
         """Lets the thread write what is ready, and a row; waits for that, but for a hang once."""
@@ -137,10 +137,14 @@ class Writer:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            if not self._wake.wait(_PAUSE_SECONDS):
-                self._on_turn()
+            by_itself = not self._wake.wait(_PAUSE_SECONDS)
             self._wake.clear()
-            self._write_ready()
+            try:
+                if by_itself:
+                    self._on_turn()
+                self._write_ready()
+            except Exception as error:  # one row is lost, and not the thread
+                self._warn(error)
         self._write_ready()
         if self._file is not None:
             os.close(self._file)
@@ -149,9 +153,11 @@ class Writer:
     def _write_ready(self) -> None:
         """Writes the rows that are ready, then those that are urgent."""
         urgent = [self._urgent.popleft() for _ in range(len(self._urgent))]
-        self._write([*self._take_ready(), *(row for row, _ in urgent if row is not None)])
-        for _, written in urgent:
-            written.set()
+        try:
+            self._write([*self._take_ready(), *(row for row, _ in urgent if row is not None)])
+        finally:
+            for _, written in urgent:
+                written.set()
 
     def _take_ready(self) -> list[Row]:
         taken = [self._row_of(self._events.popleft()) for _ in range(len(self._events))]
@@ -161,11 +167,10 @@ class Writer:
 
     def _write(self, rows: list[Row]) -> None:
         rows = [{name: self._plain(value) for name, value in row.items()} for row in rows]
-        if not rows or self._file is None:
+        lines = [line for line in map(self._line, rows) if line]
+        if not lines or self._file is None:
             return
-        data = "".join(
-            json.dumps(row, separators=(",", ":"), default=_other) + "\n" for row in rows
-        ).encode()
+        data = "".join(lines).encode()
         data, done = b"\n" * self._torn + data, 0
         try:
             while done < len(data):
@@ -176,6 +181,14 @@ class Writer:
             self._warn(error)
         for row in rows:
             self._sink(row)
+
+    def _line(self, row: Row) -> str:
+        """A row as JSON; nothing if it has a value that JSON does not know."""
+        try:
+            return json.dumps(row, separators=(",", ":"), default=_other) + "\n"
+        except (TypeError, ValueError) as error:
+            self._warn(error)
+            return ""
 
     def _plain(self, value: Any) -> Any:
         """Returns a value that JSON can hold. A number lost with its step becomes null."""

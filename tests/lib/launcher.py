@@ -22,6 +22,8 @@ OPTIONS = {"mpich": [], "openmpi": ["--oversubscribe", "--bind-to", "none"]}
 # Variables of a launch that this process may itself belong to, of its Python environment, and of
 # the sessions it has made (NPROC).
 _OWN = ("PMI", "OMPI_", "PRTE_", "HYD", "MPI4PY_", "SLURM_", "VIRTUAL_ENV", "PYTHONPATH", "NPROC")
+# Unbuffered, `print` would write a line and its end apart: ranks that print at once mix them.
+_OWN += ("PYTHONUNBUFFERED",)
 TAG = "JDASO_TEST_LAUNCH"
 
 
@@ -74,7 +76,6 @@ def mpirun(
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        # No PYTHONUNBUFFERED: two ranks that print at once would mix text and ends of lines.
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
         "XLA_FLAGS": flags,
         TAG: launch,

@@ -125,6 +125,35 @@ def stacked(session):
         np.testing.assert_allclose(params["w"], of_devices(wanted)["w"], atol=1e-5)
 
 
+def diverged(session):
+    """`finalize` of copies that have diverged, with specs whose axis has one device."""
+    mesh, each = mesh_of(session, data=4, model=1), P(("data", "model"))
+    about = {"sharded": {"w": P("model"), "b": P()}, "local_axis": "data", "session": session}
+    phases = jdaso.Phases(40, 3, 3, sync_every=4, delay=1, local_every=3)
+    tx = jdaso.daso(optax.sgd(0.1), phases=phases, **about)
+
+    def mapped(function, count):
+        first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
+        inner = lambda *given: jax.tree.map(lambda x: x[None], function(*map(first, given)))  # noqa: E731
+        specs = {"in_specs": (each,) * count, "out_specs": each}
+        return jax.jit(jax.shard_map(inner, mesh=mesh, check_vma=False, **specs))
+
+    shapes = {"w": (4, 3), "b": (5,)}
+    params = jax.tree.map(lambda x: np.stack([x] * 4), numbers(shapes, 0))
+    aim = numbers({name: (4, *shape) for name, shape in shapes.items()}, 1 + session.node)
+    state, step = mapped(tx.init, 1)(params), mapped(step_of(tx), 3)
+    for _ in range(30):
+        params, state = jax.block_until_ready(step(params, state, aim))
+        apart = int(np.max(np.asarray(state.drift))) > 0
+        if apart and not np.asarray(state.ticket).any():
+            break
+    assert apart and np.ptp(np.asarray(params["w"]), axis=0).max() > 0.01
+    found = jdaso.finalize(params, state, session)
+    wanted = jdaso.mean({name: np.mean(x, 0) for name, x in params.items()}, session)
+    for name, x in found.items():
+        np.testing.assert_allclose(x, np.stack([wanted[name]] * 4), atol=1e-6, err_msg=name)
+
+
 def found_whole(stack):
     return {"w": np.concatenate([stack["w"][0], stack["w"][1]]), "b": stack["b"][0]}
 
@@ -179,7 +208,7 @@ def losses(session):
         assert values[-1] == 6.5, values  # of all devices of both nodes
 
 
-CASES = {case.__name__: case for case in (fragments, stacked, injected, losses)}
+CASES = {case.__name__: case for case in (fragments, stacked, diverged, injected, losses)}
 
 
 if __name__ == "__main__":

@@ -65,6 +65,9 @@ def test_of_a_single_row_and_of_none():
         (lambda x: ja.roll(x, 1), 4),  # one element of each node, to the next one
         (lambda x: ja.roll(x, 3), 12),
         (lambda x: ja.roll(x, 12), 0),
+        (lambda x: ja.pad(x, (0, 1), "edge"), 3),  # 0 to 3, 4 to 6, 7 to 9, and 10, 11, 11
+        (lambda x: ja.pad(x, (0, 1), "wrap"), 4),
+        (lambda x: ja.pad(x, (1, 0), "symmetric"), 0),  # 0, 0, 1, 2, then as before
         (lambda x: ja.tile(x, (8,)), 12 * 3),  # each element to each other node
         (
             lambda x: ja.tile(x, (2,)),

@@ -63,6 +63,17 @@ def test_nobody_reads_the_output():
     assert process.stderr.read() == b"" and process.wait(60) == 141
 
 
+def test_output_that_cannot_be_written_is_an_error():
+    code = "import sys; from jdaso.cli import main, trace; "
+    code += "trace.run = lambda _: print('few') or 0; sys.exit(main(['trace', '.']))"
+    buffered = {name: x for name, x in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        about = {"stdout": full, "stderr": subprocess.PIPE, "text": True, "env": buffered}
+        done = subprocess.run([sys.executable, "-c", code], check=False, **about)
+    assert done.returncode == 1 and "the output could not be written" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_demo_names_a_missing_folder(capsys, tmp_path):
     assert main(["demo", "--data", str(tmp_path)]) == 2
     assert f"{tmp_path} has no file train-images" in capsys.readouterr().err

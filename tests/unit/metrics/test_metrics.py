@@ -183,7 +183,8 @@ def test_a_checkpoint_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    with jdaso.Session() as session, Recorder(tmp_path / "run", session):
+    with jdaso.Session() as session, Recorder(tmp_path / "run", session) as recorder:
+        recorder.step(1)
         checkpoints = Checkpoints(tmp_path / "checkpoints", session)
         monkeypatch.setattr(_arrays, "write_arrays", full)
         checkpoints.save(3, jnp.ones(3))
@@ -196,6 +197,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
     faults = rows_in(tmp_path / "run", kind="fault")
     assert [row["step"] for row in faults] == [3, 4]
     assert "a checkpoint could not be written: [Errno 28] No space left" in faults[0]["text"]
+    assert read_run(tmp_path / "run").saved_steps == {5}
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -287,6 +289,7 @@ def test_a_file_system_that_hangs_holds_up_nothing(tmp_path, monkeypatch):
     """Neither a row that is urgent, nor the end; once the file system is back, all is written."""
     real, back = os.write, threading.Event()
     monkeypatch.setattr(_writer, "_NOW_SECONDS", 0.3)
+    limit = 60.0  # that of a recorder
     writer = Writer(tmp_path / "node-00000.jsonl")
     monkeypatch.setattr(
         "jdaso.traces._writer.os.write", lambda *about: back.wait(20) and real(*about)
@@ -295,12 +298,30 @@ def test_a_file_system_that_hangs_holds_up_nothing(tmp_path, monkeypatch):
     for k in range(20):
         writer.put_now({"kind": "fault", "number": k})
     writer.put({"kind": "step", "number": 20})
-    writer.flush(0.1)
-    writer.close(0.1)
+    writer.flush(limit)
+    writer.close(limit)
     assert time.monotonic() - begin < 5 and not rows_in(tmp_path)
     back.set()
     writer._thread.join(20)
     assert sorted(row["number"] for row in rows_in(tmp_path)) == list(range(21))
+
+
+def test_a_row_that_is_not_for_json_is_lost_alone(tmp_path, caplog):
+    writer = Writer(tmp_path / "node-00000.jsonl", row_of=lambda event: 1 / 0)
+    writer.put_now({"kind": "fault", ("a", "pair"): 1})
+    writer.put_now({"kind": "fault", "number": 1})
+    writer.put_event("one that makes no row")
+    writer.put_now({"kind": "fault", "number": 2})
+    writer.put_now({"kind": "fault", "number": 3})
+    writer.close(1.0)
+    assert [row["number"] for row in rows_in(tmp_path)] in ([1, 2, 3], [1, 3])
+    assert len(caplog.records) == 1 and "Rows are lost" in caplog.text
+
+
+def test_settings_that_are_not_for_json_are_refused(tmp_path):
+    with jdaso.Session() as session, pytest.raises(ValueError, match="settings must have text as"):
+        Recorder(tmp_path / "run", session, settings={"a": {("b", 1): 2}})
+    assert not (tmp_path / "run").exists()
 
 
 def test_events_may_be_read_while_threads_record(tmp_path):

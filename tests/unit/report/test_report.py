@@ -19,6 +19,7 @@ from jdaso.report import ReportError, _cycle, make_page, read_run, thin
 from jdaso.report._cycle import Bar, bars_of, cycle_of
 from jdaso.report._html import short, text_of
 from jdaso.report._phases import phase_spans, stairs, time_charts
+from jdaso.report._sections import _signs
 from jdaso.report._series import of_run, over_nodes
 from jdaso.report._tables import summary_table
 
@@ -103,6 +104,22 @@ def test_a_restarted_run_is_joined(tmp_path):
     assert node.columns["bytes_sent"].tolist() == [1, 2, 3, 4, 7, 8, 9, 10]
     (mark,) = node.marks
     assert mark.kind == "fault" and mark.step == 6 and "without a report" in mark.text
+
+
+def test_a_checkpoint_that_a_node_could_not_write_does_not_count(tmp_path):
+    """Nor is its fault taken for the reason of a later end."""
+    saves = [{"kind": "checkpoint", "step": n, "seconds": n / 10} for n in (2, 4)]
+    text = "a checkpoint could not be written: No space left"
+    fails = {"kind": "fault", "step": 4, "seconds": 0.4, "text": text}
+    steps = [step(n, loss=1.0) for n in range(1, 7)]
+    again = [header(1, time=120.0), step(5), saves[1] | {"step": 6}]
+    nodes = [[header(0, time=100.0), *steps, *saves], [header(1), *steps, saves[0], fails]]
+    run = read_run(write_run(tmp_path, [nodes[0], [*nodes[1], *again]]))
+    assert run.saved_steps == {2, 6}
+    assert "without a report" in " ".join(mark.text for mark in run.nodes[1].marks)
+    signs = [sign.text for sign in _signs(run, "step") if sign.kind == "checkpoint"]
+    assert [re.search(r"step \d", text)[0] for text in signs] == ["step 2"]
+    assert '<th scope="row">checkpoints</th><td>2</td>' in make_page([run])
 
 
 def test_a_run_that_was_made_anew_leaves_the_older_one_out(tmp_path, capsys):
