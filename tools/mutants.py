@@ -41,6 +41,7 @@ class Mutant(NamedTuple):
 REFERENCE = "tests/unit/optimizers/test_against_reference.py"
 PLAYED = "tests/unit/nodes"
 DEFECTS = "tests/unit/optimizers/test_heat_defects.py"
+EDGES = "tests/launches/ranks/test_sharded.py::test_parameters_that_are_divided_in_less_usual_ways"
 DRIFT = "tests/ranks/nodes/test_drift.py"
 SUPERVISOR = "tests/launches/supervisor/test_run.py"
 MUTANTS = [
@@ -415,6 +416,69 @@ MUTANTS = [
         "_last[_core.trace_ctx.trace] = ref(x)",
         "pass",
         "tests/ranks/exchange/test_order.py",
+    ),
+    Mutant(
+        "fragments without a divided leaf inside shard_map",
+        "_exchange/make.py",
+        "elif placement.mesh is not None and not any(placement.divisions):",
+        "elif not any(placement.divisions):",
+        EDGES,
+    ),
+    Mutant(
+        "shards that are stacked over two axes",
+        "_optimizers/unstacking.py",
+        "if placement.devices != count or",
+        "if len(placement.axes) > 1 or",
+        EDGES,
+    ),
+    Mutant(
+        "diverged copies beside specs of one device",
+        "_optimizers/unstacking.py",
+        "if found is None or (not session.joined and not any(divisions)):",
+        "if found is None:",
+        EDGES,
+    ),
+    Mutant(
+        "placements of an optimizer that is made in a trace",
+        "_optimizers/placements.py",
+        "if self._made_in_trace else None",
+        "if False else None",
+        EDGES,
+    ),
+    Mutant(
+        "the loss of a node's devices along divided axes",
+        "_optimizers/placements.py",
+        "*(name for name in self.axes if name in bound)",
+        "*()",
+        EDGES,
+    ),
+    Mutant(
+        "rows that go around the nodes",
+        "array/_move.py",
+        "slice(0, max(end - n, 0))",
+        "slice(0, 0)",
+        "tests/unit/array/test_around.py",
+    ),
+    Mutant(
+        "a checkpoint is recorded once it is written",
+        "metrics/_recorder.py",
+        "self._session.hooks.settle(",
+        "self._session.hooks.settle(0.0 and ",
+        "tests/unit/metrics/test_metrics.py::test_a_checkpoint_is_recorded_once_it_is_written",
+    ),
+    Mutant(
+        "a file system that hangs holds up no step",
+        "traces/_writer.py",
+        "end = time.monotonic() + (0.0 if self._hangs else _NOW_SECONDS)",
+        "end = time.monotonic() + _NOW_SECONDS",
+        "tests/unit/metrics/test_metrics.py::test_a_file_system_that_hangs_holds_up_nothing",
+    ),
+    Mutant(
+        "a checkpoint that a node could not write",
+        "report/_runs.py",
+        "return {step for step, _ in latest} - failed",
+        "return {step for step, _ in latest}",
+        "tests/unit/report/test_report.py",
     ),
     Mutant(
         "messages of a partition without parameters",
