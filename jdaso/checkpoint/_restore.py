@@ -14,14 +14,7 @@ from .._jax.types import PyTree
 from .._session import Session
 from ._arrays import read_arrays
 from ._facts import check_facts, take_measured
-from ._files import (
-    COMMON,
-    CheckpointError,
-    DamagedError,
-    Manifest,
-    manifest_path,
-    node_folder,
-)
+from ._files import COMMON, CheckpointError, DamagedError, Manifest, manifest_path, node_folder
 from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
 from ._resize import BEGUN_ANEW, NEVER_STARTED, fit_leaves, read_resized, spread

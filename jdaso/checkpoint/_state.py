@@ -132,9 +132,10 @@ def from_host(value: SavedValue, array: np.ndarray, mesh: jax.sharding.Mesh) -> 
         return jax.device_put(keys, like.sharding) if like.committed else keys
     if array.shape != like.shape:
         everywhere: Any = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        devices = list(mesh.devices.flat)
         if _devices(like) == len(array):  # in the order of its own mesh, as they were saved
             everywhere = like.sharding
-        devices = [shard.device for shard in jnp.zeros((), device=everywhere).addressable_shards]
+            devices = [shard.device for shard in like.addressable_shards]
         shards = [jax.device_put(x, device) for x, device in zip(array, devices, strict=True)]
         return jax.make_array_from_single_device_arrays(like.shape, everywhere, shards)
     if like.committed:

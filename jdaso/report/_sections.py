@@ -65,11 +65,11 @@ def bytes_chart(runs: Sequence[Run]) -> list[Element]:
 
 def _signs(run: Run, against: str) -> list[Sign]:
     """Returns checkpoints of the first node, as all nodes make them together; faults of all."""
-    found = []
+    found, saved = [], run.saved_steps
     for kind, nodes in (("checkpoint", run.nodes[:1]), ("fault", run.nodes)):
         some = []
         for mark in (mark for node in nodes for mark in node.marks if mark.kind == kind):
-            if kind == "checkpoint" and mark.step not in (None, *run.saved_steps):
+            if kind == "checkpoint" and mark.step is not None and mark.step not in saved:
                 continue
             x = mark.seconds if against == "seconds" else mark.step
             if x is not None:

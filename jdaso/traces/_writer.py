@@ -136,16 +136,17 @@ class Writer:
         self._hangs = not written.is_set()
 
     def _run(self) -> None:
-        while not self._closing.is_set():
+        ends = False
+        while not ends:
             by_itself = not self._wake.wait(_PAUSE_SECONDS)
             self._wake.clear()
+            ends = self._closing.is_set()
             try:
                 if by_itself:
                     self._on_turn()
                 self._write_ready()
-            except Exception as error:  # one row is lost, and not the thread
+            except Exception as error:  # the rows of this turn are lost, and not the thread
                 self._warn(error)
-        self._write_ready()
         if self._file is not None:
             os.close(self._file)
         self._file = None
