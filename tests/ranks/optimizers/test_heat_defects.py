@@ -230,7 +230,7 @@ def test_defect_16_narrow_wires_send_fewer_bytes(engine):
             for _ in range(4):
                 params, state = step(params, state, jnp.zeros(2**16))
             jax.block_until_ready(params)
-            sent[wire] = session.stats.bytes_sent
+        sent[wire] = session.stats.bytes_sent  # closed: the last exchange has ended
     assert sent["bfloat16"] / sent["float32"] == pytest.approx(0.5, rel=0.01)
     assert sent["int8"] / sent["float32"] == pytest.approx(0.25 * (1 + 4 / 256), rel=0.01)
     assert sent["int4"] / sent["float32"] == pytest.approx(0.125 * (1 + 4 / 64), rel=0.01)
