@@ -52,7 +52,7 @@ class Pair(Session):
 
     def __init__(self):  # no MPI, no threads of a session
         self.topology = Topology(0, 1, "here")
-        self.control = Control(self.topology, timeout_seconds=20.0)
+        self.control = Control(self.topology, timeout_seconds=120.0)
         self.report = Reports(self.control, 0, virtual=False).check
         self.others: dict[Any, Other] = {}
         self._channels: dict[Any, Channel] = {}
@@ -64,7 +64,7 @@ class Pair(Session):
         key = layout, wire.name, name
         if key not in self._channels:
             other = self.others[key] = Other(wire)
-            channel = Channel(layout, wire, InTurn(other, 20.0), self.control, Timeline(), Pace())
+            channel = Channel(layout, wire, InTurn(other, 120.0), self.control, Timeline(), Pace())
             channel._nodes = channel.worker._nodes = 2
             self._channels[key] = channel
         return self._channels[key]

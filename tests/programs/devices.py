@@ -191,7 +191,7 @@ def a_flip_on_one_device_is_found(session):
     raise AssertionError("it was not found")
 
 
-with jdaso.Session(engine=ENGINE, timeout_seconds=30) as session:
+with jdaso.Session(engine=ENGINE, timeout_seconds=100) as session:
     assert len(session.devices) == DEVICES
     if CASE == "local_every":
         finalize_what_has_parted(session)

@@ -165,7 +165,7 @@ if __name__ == "__main__":
         steps[model] += more[0] if more else 2
         comm = world.Split(world.rank < nodes, world.rank)
         if world.rank < nodes:
-            with jdaso.Session(comm, timeout_seconds=30) as session:
+            with jdaso.Session(comm, timeout_seconds=100) as session:
                 try:
                     main(session, model, partitions, steps[model])
                 except CheckpointError as error:

@@ -72,10 +72,10 @@ def train(session, keep=False):
     return jax.tree.map(np.asarray, jdaso.finalize(w, state, session))
 
 
-with jdaso.Session(trace=FOLDER, timeout_seconds=30) as session:
+with jdaso.Session(trace=FOLDER, timeout_seconds=100) as session:
     traced = train(session, keep=True)
     print(f"node {session.node}: hidden {session.stats.hidden_share:.9f}", flush=True)
-with jdaso.Session(timeout_seconds=30) as session:
+with jdaso.Session(timeout_seconds=100) as session:
     plain = train(session)
 for name in plain:
     np.testing.assert_array_equal(traced[name], plain[name])

@@ -263,7 +263,7 @@ def test_on_other_nodes_floats_are_averaged(fewer, folder):
         COMM.Barrier()  # a run of other nodes begins when the one before it has ended
         if comm is MPI.COMM_SELF and RANK > 0:
             continue
-        with jdaso.Session(comm, timeout_seconds=20) as session:
+        with jdaso.Session(comm, timeout_seconds=120) as session:
             checkpoints = Checkpoints(folder, session)
             state, step = make(session, "float32")
             if comm is sizes[0]:
@@ -305,7 +305,7 @@ def test_several_nodes_go_on_from_one_as_after_a_warm_up(wire, merge, inner, fol
         COMM.Barrier()
         if comm is MPI.COMM_SELF and RANK > 0:
             continue
-        with jdaso.Session(comm, timeout_seconds=20) as session:
+        with jdaso.Session(comm, timeout_seconds=120) as session:
             checkpoints = Checkpoints(folder, session)
             state, step = make(session, wire, merge, phases=phases, inner=inner)
             state, begin = checkpoints.restore(state)
@@ -315,7 +315,7 @@ def test_several_nodes_go_on_from_one_as_after_a_warm_up(wire, merge, inner, fol
             checkpoints.save(step_count, state)
     step_count = COMM.bcast(step_count)
     COMM.Barrier()
-    with jdaso.Session(timeout_seconds=20) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         checkpoints = Checkpoints(folder, session)
         state, step = make(session, wire, merge, phases=phases, inner=inner)
         state, begin = checkpoints.restore(state)

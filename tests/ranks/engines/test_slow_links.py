@@ -28,7 +28,7 @@ def exchanged(wire, slow, monkeypatch, engine="mpi4py"):
     keys = jax.random.split(jax.random.key(RANK), len(SHAPES))
     leaves = tuple(jax.random.normal(k, shape) for k, shape in zip(keys, SHAPES, strict=True))
     found = []
-    with jdaso.Session(engine=engine, timeout_seconds=30) as session:
+    with jdaso.Session(engine=engine, timeout_seconds=120) as session:
         exchange = exchange_of(leaves, session, wire=wire)
         if engine == "mpi4py":
             assert exchange.channel.worker.reducer._slow == slow

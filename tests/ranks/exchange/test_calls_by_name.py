@@ -36,7 +36,7 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_bits(name, tmp_path,
     with starts(tmp_path, monkeypatch) as begin:
         for found in ("misses", "hits"):
             events = begin()
-            with jdaso.Session(timeout_seconds=30) as session:
+            with jdaso.Session(timeout_seconds=120) as session:
                 tx = MAKE[name](session)
 
                 @jax.jit
@@ -60,7 +60,7 @@ def test_a_second_start_compiles_nothing_and_gives_the_same_bits(name, tmp_path,
 @pytest.mark.parametrize("way", ["auto", "off"])
 def test_a_step_of_a_closed_session_raises_and_holds_nothing_of_it(way, monkeypatch):
     monkeypatch.setenv("JDASO_FFI", way)
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         mean = jax.jit(lambda x, session=session: jdaso.mean(x, session))
         assert float(mean(jnp.float32(session.node))) == (session.num_nodes - 1) / 2
         names = list(functions._held.get(id(session), ()))
@@ -90,7 +90,7 @@ def loop(x, turns):
 @pytest.mark.several
 def test_means_of_one_shape_in_one_step_have_a_channel_each(names):
     """XLA orders the two on each node as it likes, so they must not meet in one channel."""
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
 
         @jax.jit
         def step(x, *turns):
@@ -109,7 +109,7 @@ def test_means_of_one_shape_in_one_step_have_a_channel_each(names):
 @pytest.mark.several
 def test_means_in_branches_have_channels_of_their_own(names):
     """Each body is traced by itself. The nodes reach the calls in different orders."""
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         mean_of = lambda x: jdaso.mean(x, session)  # noqa: E731
 
         @jax.jit

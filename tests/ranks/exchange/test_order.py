@@ -50,7 +50,7 @@ def calls_in(program):
 )
 @pytest.mark.parametrize("on_drift", ["raise", "ignore"])
 def test_each_call_of_a_step_follows_all_before_it(kinds, on_drift):
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         txs = []
         for number, kind in enumerate(kinds):
             about = {"session": session, "name": f"number {number}", "on_drift": on_drift}

@@ -22,7 +22,7 @@ STEPS = 20
 
 @pytest.fixture(scope="module")
 def session():
-    with jdaso.Session(timeout_seconds=20) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         yield session
 
 
@@ -92,7 +92,7 @@ def test_init_names_what_differs(session, case):
     ],
 )
 def test_where_init_is_traced_the_first_meeting_names_it(warmup, said):
-    with jdaso.Session(timeout_seconds=20) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         assert_first_meeting_raises(session, warmup, said)
 
 
@@ -117,7 +117,7 @@ def test_optimizers_of_equal_shapes_that_nodes_update_in_other_orders(engine):
     if engine == "mpi4jax":
         pytest.importorskip("mpi4jax")
     params, said = jnp.zeros(3), "node 0 with number 1, node 1 with number 2"
-    with jdaso.Session(timeout_seconds=20, engine=engine) as session:
+    with jdaso.Session(timeout_seconds=120, engine=engine) as session:
         pair = [jdaso.synchronous(optax.sgd(1.0), session=session) for _ in "ab"]
         states = [tx.init(params) for tx in pair]
         which = int(ODD)
@@ -163,7 +163,7 @@ def test_a_broadcast_of_other_bytes_is_refused(session):
 
 @pytest.mark.several
 def test_a_loader_that_is_made_wrong_on_one_node_is_an_error_on_all():
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         workers = 0 if session.node == 1 else 2
         with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
             Loader(np.arange(12), session.num_nodes, session, workers=workers)

@@ -17,7 +17,7 @@ PHASES = jdaso.Phases(total_steps=32, warmup_steps=6, cooldown_steps=6, sync_eve
 @pytest.mark.parametrize("make", ["daso", "synchronous", "parameters"])
 def test_factors_are_the_same_bits(make):
     inner = optax.chain(optax.adam(0.1), jdaso.reduce_on_plateau(4, patience=1, factor=0.7))
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         if make == "daso":
             tx = jdaso.daso(inner, phases=PHASES, session=session)
         else:

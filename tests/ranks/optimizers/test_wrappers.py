@@ -24,7 +24,7 @@ unravel = training.unravel_of(training.SHAPES)
 
 @pytest.fixture(params=[at_night("mpi4jax"), "mpi4py"])
 def session(request):
-    with jdaso.Session(engine=request.param, timeout_seconds=30) as session:
+    with jdaso.Session(engine=request.param, timeout_seconds=120) as session:
         yield session
 
 
@@ -260,7 +260,7 @@ def test_outside_of_jit_an_inner_optimizer_may_read_numbers(session):
 def test_a_skip_of_one_node_in_a_mean_of_parameters_is_node_0s_for_all():
     """Adam's count sets its bias correction: left apart, equal moments give other updates."""
     inner = optax.apply_if_finite(optax.adam(0.1), max_consecutive_errors=5)
-    with jdaso.Session(timeout_seconds=30) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         tx = jdaso.synchronous(inner, session=session, blocking="parameters")
         params = jnp.zeros(3)
         state = tx.init(params)

@@ -17,7 +17,7 @@ WIDTH, SAMPLES = 8, 12
 
 @pytest.fixture(scope="module")
 def session():
-    with jdaso.Session(timeout_seconds=20) as session:
+    with jdaso.Session(timeout_seconds=120) as session:
         yield session
 
 

@@ -352,7 +352,7 @@ def test_a_batch_that_cannot_be_put_on_the_devices_is_an_error_of_the_loop(sessi
     def fail(batch, sharding):
         raise TypeError("not a valid JAX type")
 
-    loader = Loader(np.arange(8), 4, session, timeout_seconds=10)
+    loader = Loader(np.arange(8), 4, session, timeout_seconds=60)
     monkeypatch.setattr(jax, "device_put", fail)
     with pytest.raises(TypeError, match="not a valid JAX"):
         next(loader)
@@ -667,7 +667,7 @@ def test_no_batch_is_lost_to_an_error_of_any_kind(session):
                 raise Panic
             return np.int64(k)
 
-    loader = Loader(Source(), 4, session, shuffle=False, epochs=1, timeout_seconds=10)
+    loader = Loader(Source(), 4, session, shuffle=False, epochs=1, timeout_seconds=60)
     found = [np.asarray(next(loader)).tolist()]
     with pytest.raises(Panic):
         next(loader)

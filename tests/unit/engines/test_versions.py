@@ -59,7 +59,7 @@ def make():
         wire = wire_of(wire)
         layout = layout_of([np.zeros(x, np.float32) for x in SHAPES], NODES, 4096, wire.block)
         others = Others(wire)
-        control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+        control = Control(Topology(0, 1, "here"), timeout_seconds=120.0)
         channel = Channel(layout, wire, InTurn(others, 20.0), control, Timeline(), Pace())
         channel._nodes = channel.worker._nodes = NODES
         channels.append(channel)

@@ -41,7 +41,7 @@ EVENTS = [
 
 
 def recorder(folder, timeline=None):
-    control = Control(Topology(0, 1, "here"), timeout_seconds=20.0)
+    control = Control(Topology(0, 1, "here"), timeout_seconds=120.0)
     return TraceRecorder(folder, control, timeline or Timeline(), engine="mpi4py", devices=1)
 
 
