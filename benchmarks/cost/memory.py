@@ -35,14 +35,14 @@ REST_SECONDS = 1.0
 def resident_megabytes():
     time.sleep(REST_SECONDS)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def measure(engine, wire, exchanges, megabytes):
     with jdaso.Session(engine=engine) as session:
         phases = jdaso.Phases(exchanges + 2, sync_every=1, delay=1)
         tx = jdaso.daso(optax.sgd(1e-3), phases=phases, session=session, wire=wire)
-        params = jnp.ones(int(megabytes * 2**18))
+        params = jnp.ones(int(megabytes * 250_000))
         state = tx.init(params)
 
         def step(params, state):

@@ -36,7 +36,7 @@ MARK = 0.03
 
 def status_megabytes(name: str) -> float:
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(name)) / 1024
+        return next(int(line.split()[1]) for line in file if line.startswith(name)) * 1024 / 1e6
 
 
 def write(path: Path, kind: str, rows: int) -> None:
@@ -71,7 +71,7 @@ def train(path: str, kind: str, compute: str, step_ms: float, limit: int) -> Non
     import jdaso
     from jdaso.data import HDF5, Loader, Npy
 
-    resource.setrlimit(resource.RLIMIT_DATA, (limit * 2**20, limit * 2**20))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit * 1_000_000, limit * 1_000_000))
     source = Npy(path) if kind == "npy" else HDF5(path, "x")
     block = 64 if kind.endswith("gzip") else 1
     weights = jnp.full((ROW_BYTES, 256), 1e-3, jnp.bfloat16 if compute == "paced" else jnp.float32)
@@ -131,7 +131,7 @@ def main() -> int:
     megabytes, kinds, computes = 4 * given.limit, KINDS, given.steps
     if given.quick:
         megabytes, kinds, computes = 256, ("npy", "HDF5, chunks"), ["paced"]
-    rows, found = megabytes * 2**20 // ROW_BYTES, []
+    rows, found = megabytes * 1_000_000 // ROW_BYTES, []
     for kind in kinds:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             path = Path(folder) / "data"

@@ -121,7 +121,7 @@ def merge_of(name: str):
 
 def copy_speed(barrier, megabytes: int = 64, repeats: int = 8) -> float:
     """Bytes a second that this rank copies while all others copy too."""
-    source = np.ones(megabytes << 20, np.uint8)
+    source = np.ones(megabytes * 1_000_000, np.uint8)
     target = source.copy()
     barrier()
     begin = time.perf_counter()

@@ -41,7 +41,7 @@ class Loop:
         from mpi4py import MPI
 
         self.comm, self.session = MPI.COMM_WORLD, session
-        self.leaf = jax.random.normal(jax.random.key(session.node), (int(megabytes * 2**18),))
+        self.leaf = jax.random.normal(jax.random.key(session.node), (int(megabytes * 250_000),))
         exchange = exchange_of([self.leaf], session, wire=wire, owner=1)
         self.late = late_of(exchange, merge_of("paper"), list, checks=False)
         self.held = self.late.empty(1)
@@ -125,7 +125,7 @@ def measure_python_operation(megabytes, repeats):
         np.add(a, b, out=b)
 
     comm, operation = MPI.COMM_WORLD, MPI.Op.Create(add, commute=True)
-    numbers = np.random.default_rng(0).standard_normal(int(megabytes * 2**18), np.float32)
+    numbers = np.random.default_rng(0).standard_normal(int(megabytes * 250_000), np.float32)
     total, plain_total = np.empty(numbers.size, np.uint16), np.empty_like(numbers)
 
     def reduce_bfloat16():

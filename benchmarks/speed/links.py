@@ -82,7 +82,7 @@ def main():
             continue
         row = {"hosts": hosts, "Gbit/s": gigabits, **found}
         for wire in WIRES:
-            numbers = megabytes * 2**20 / 4
+            numbers = megabytes * 250_000
             ring = 2 * (hosts - 1) / hosts * numbers * WIRE_BYTES[wire] * 8 / (gigabits * 1e9)
             row[f"{wire} of link"] = ring / row.pop(f"{wire} exchange")
         rows.append(row)
