@@ -67,13 +67,17 @@ class Versions:
         self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
         self.anchored = channel.wire.narrow or rule.needs_anchor
         self._programs = Programs(channel.layout, channel.wire, rule, dress, whole)
-        self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
+        first = next(iter(channel.versions.values()), self)  # all of a channel share two things
+        if first is self:
+            self._lock = threading.Lock()
+            self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
+        else:
+            self._lock, self._places = first._lock, first._places
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
         self.anchor_shapes = self._programs.anchor_shapes
         self.outer_shapes = self._programs.outer_shapes
         self.outer_form = self._programs.outer_form
-        self._lock = threading.Lock()
         self._warned: set[int] = set()
         self._skips = 0
 
@@ -81,8 +85,11 @@ class Versions:
         """Takes the common point before the first exchange; the same on all nodes."""
         with self._lock:
             place = self._places.free()
+            place.hold()
         list(self.leaves.write(arrays, place))
         anchor = tuple(np.array(rows) for rows in place.rows)
+        with self._lock:
+            place.release()
         self._keep(Version(0, anchor=anchor, age=0, model=model), owner)
 
     def start(
@@ -212,7 +219,7 @@ class Versions:
         return np.array([checksum_on_host(x) for x in leaves if x.size], np.int32)
 
     def kept(self, ticket: int, owner: int, model: int, *, in_flight: bool) -> Version | None:
-        """A version to save, whose numbers stay until `saved` has ended; None if it is gone."""
+        """A version to save, whose numbers stay until `saved` or `release`; None if it is gone."""
         flight = self._channel.flight(ticket, owner)
         with self._lock:
             version = self._search(ticket, owner, model)
@@ -253,9 +260,13 @@ class Versions:
                 found.by_leaf["paid"] = self._cut(joined(version.paid))
             return found
         finally:
-            with self._lock:
-                if version.numbers is not None:
-                    version.numbers.release()
+            self.release(version)
+
+    def release(self, version: Version) -> None:
+        """Lets go of the numbers of a `kept` version."""
+        with self._lock:
+            if version.numbers is not None:
+                version.numbers.release()
 
     def adopt(self, ticket: int, owner: int, model: int, saved: Saved, *, in_flight: bool) -> None:
         """Takes a version that an earlier run has saved, under its ticket.
@@ -306,7 +317,7 @@ class Versions:
     def _find(self, ticket: int, owner: int, model: int | None = None) -> Version | None:
         """The version that a state names.
 
-        An optimizer that was made anew has none, and may go on with the state of its predecessor.
+        An optimizer that was made anew may go on with a version that another has made.
         """
         with self._lock:
             return self._search(ticket, owner, model)
@@ -314,11 +325,15 @@ class Versions:
     def _search(self, ticket: int, owner: int, model: int | None) -> Version | None:
         """See `_find`; the lock is held."""
         known = list(reversed(self._known.get(owner, [])))
-        if not known:
-            alike = [x for x in list(self._channel.versions.values()) if self._goes_on_from(x)]
-            known = itertools.chain(*itertools.chain(*(x._known.values() for x in alike)))
+        if model is not None or not known:
+            known += itertools.chain(*(y for x in self._alike() for y in x._known.values()))
         of_model = (x for x in known if model is None or x.model == model)
         return next((x for x in of_model if x.ticket == ticket), None)
+
+    def _alike(self) -> list[Versions]:
+        """The versions of this channel whose numbers mean the same under this rule."""
+        others = list(self._channel.versions.values())
+        return [self, *(x for x in others if x is not self and self._goes_on_from(x))]
 
     def _goes_on_from(self, other: Versions) -> bool:
         """Returns whether the numbers of other versions mean the same under this rule."""
@@ -348,10 +363,13 @@ class Versions:
         """Removes and returns the versions of an optimizer, and of others for the same model.
 
         `optax.inject_hyperparams` makes an optimizer anew for each program that it compiles, and
-        the programs take turns.
+        the programs take turns. If it makes the merge rule too, they have versions of their own.
         """
-        others = [x for x, some in self._known.items() if x != owner and some[-1].model == model]
-        return [*itertools.chain(*map(self._known.pop, others)), *self._known.pop(owner, [])]
+        mine, found = self._known.pop(owner, []), []
+        for known in (x._known for x in self._alike()):
+            others = [x for x, some in known.items() if some[-1].model == model]
+            found += itertools.chain(*map(known.pop, others))
+        return [*found, *mine]
 
     def _nothing(self) -> np.ndarray:
         return np.zeros(self._places.all[0].whole.size, np.float32)

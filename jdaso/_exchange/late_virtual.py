@@ -97,7 +97,7 @@ class VirtualLate(Late):
         if wire.narrow:
             send = tuple(map(jnp.add, send, strip(held.error)))
         bits = checksum(to_numbers(held.anchor)) if self.checks else jnp.int32(0)
-        head = head.at[BAD_LEAF].set(first_bad_leaf(leaves))
+        head = head.at[BAD_LEAF].set(first_bad_leaf(send))
         head = head.at[CHECKSUM].add(bits)
         encoded = [wire.encode(chunk) for chunk in pack(layout, send)]
         sent = unpack(layout, tuple(wire.decode(chunk) for chunk in encoded))

@@ -8,6 +8,7 @@ import optax
 
 from .._exchange.exchange import CHUNK_BYTES
 from .._exchange.within_node import check_gradients, refuse_other_axes, require_axis
+from .._jax.transformations import require_transformation
 from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import on_its_mesh
 from .._payload.wire import Wire, wire_of
@@ -117,8 +118,8 @@ def daso(
             sends nothing. A trial finds such updates among parameters whose records have ``mu`` and
             no ``nu``. Parameters that are divided over a node's devices, other merge rules than
             ``"corrected"``, and ``blocking="parameters"`` keep their own.
-        on_nonfinite: reaction to NaN or infinity in any node's snapshot: all nodes ``"raise"``, or
-            all nodes ``"skip"`` that merge, with a warning. ``"skip"`` leaves the node out of an
+        on_nonfinite: reaction to NaN or infinity in the snapshot of any node whose weight is not 0:
+            all nodes ``"raise"``, or all nodes ``"skip"`` that merge, with a warning. ``"skip"`` leaves the node out of an
             exact mean. That node keeps its own numbers (optax adds, and adding cannot remove NaN)
             until `finalize` gives it the others' mean; until then all nodes skip each merge of
             the fragments concerned.
@@ -141,6 +142,7 @@ def daso(
         ``value=`` or ``mean_loss=`` is called without it.
 
     Raises:
+        TypeError: `inner` is not an optax transformation.
         ValueError: a setting is out of range, or does not fit the others; or, with several nodes,
             `inner` holds a line search, undoes merges through state that cannot be moved, or begins
             with state that is not finite.
@@ -160,6 +162,7 @@ def daso(
 
     Reference: arXiv 2104.05588, section III.
     """
+    require_transformation(inner, "jdaso.daso: inner")
     check_blocking(blocking)
     check_on_drift(on_drift)
     if on_nonfinite not in ("raise", "skip"):

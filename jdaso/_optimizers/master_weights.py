@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from .._jax.transformations import require_transformation
 from .._jax.types import PyTree
 from .._payload.layout import path_of
 from .._payload.trees import apply_updates, is_none, rounded, travels
@@ -49,6 +50,7 @@ def master_weights(
         4 bytes for each narrow parameter in addition to that of `inner`.
 
     Raises:
+        TypeError: `inner` is not an optax transformation.
         ValueError: a parameter that was narrow in ``init`` is not in ``update``.
 
     On failure: as `inner`.
@@ -70,6 +72,7 @@ def master_weights(
 
     Reference: Mixed Precision Training (Micikevicius et al.), arXiv 1710.03740, section 3.1.
     """
+    require_transformation(inner, "jdaso.master_weights: inner")
     inner = optax.with_extra_args_support(inner)
     narrow: set[str] = set()  # paths of the last `init`
 

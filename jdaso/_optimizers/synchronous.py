@@ -17,6 +17,7 @@ from .._exchange.within_node import (
     mean_locally,
     refuse_other_axes,
 )
+from .._jax.transformations import require_transformation
 from .._jax.types import LocalAxis, PyTree
 from .._payload.explicit import on_its_mesh
 from .._payload.layout import describe
@@ -77,6 +78,7 @@ def synchronous(
         its samples.
 
     Raises:
+        TypeError: `inner` is not an optax transformation.
         ValueError: a setting is out of range; or, with several nodes, `inner` holds a line search.
 
     On failure: an error on one node raises `NodeError` on all nodes.
@@ -87,6 +89,7 @@ def synchronous(
         >>> tx = jdaso.synchronous(optax.sgd(0.1), session=session)
         >>> session.close()
     """
+    require_transformation(inner, "jdaso.synchronous: inner")
     check_blocking(blocking)
     check_on_drift(on_drift)
     if wire_of(wire).narrow and blocking == "parameters":

@@ -146,8 +146,8 @@ class Part:
         if self.parts == 1:
             return flat
         flat = jnp.pad(flat, (0, self.length * self.parts - flat.size))
-        at = jax.lax.axis_index(self._names) * self.length
-        return jax.lax.dynamic_slice_in_dim(flat, at, self.length)
+        parts = flat.reshape(self.parts, self.length)  # no index exceeds 2^31 - 1
+        return jax.lax.dynamic_index_in_dim(parts, jax.lax.axis_index(self._names), keepdims=False)
 
     def join(self, part: jax.Array) -> jax.Array:
         """The shard, float32, from the parts of all devices that hold it."""

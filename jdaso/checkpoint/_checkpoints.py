@@ -132,6 +132,8 @@ class Checkpoints:
         with together(self.session, what):
             whole = partial(parts.whole_numbers, self.folder)
             self._saver = Saver(own, parts.savers, run=run, number=number, whole=whole)
+        # Once more: the run that had the lock may have saved before it gave the lock back.
+        self._saver.count_from(of_first(self.session, what, listed))
         self.session.control.detector.stopping.on_signals(signals)
 
     def after(self, step: SupportsIndex, state: PyTree, score: float | None = None) -> None:

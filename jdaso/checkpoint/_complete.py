@@ -67,7 +67,14 @@ def remove_part(folder: Path, node: int) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint; if interrupted, the rest does not count as complete."""
+    """Removes a checkpoint; if interrupted, the rest does not count as complete.
+
+    Of a symbolic link, as to an archive, only the link is removed.
+    """
+    if folder.is_symlink():
+        with contextlib.suppress(OSError):
+            folder.unlink()
+        return
     with contextlib.suppress(OSError):
         manifest_path(folder, 0).unlink()
     shutil.rmtree(folder, ignore_errors=True)

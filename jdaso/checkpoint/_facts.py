@@ -43,7 +43,7 @@ def check_facts(manifest: Manifest, session: Session, *, goes_on: bool = True) -
             differ.
 
     Raises:
-        CheckpointError: a setting differs. With one node the settings do not matter.
+        CheckpointError: a setting differs. With one node, here or there, the settings may differ.
     """
     here, measured = dict(facts_of(session)), _measured(session)
     alone = manifest.num_nodes == 1 and not session.simulated
@@ -60,6 +60,16 @@ def check_facts(manifest: Manifest, session: Session, *, goes_on: bool = True) -
             f"{name}: {value}, and here it is {here.get(name, 'absent')}. Restore{late} with "
             "the settings that it was saved with."
         )
+
+
+def has_other_phases(manifest: Manifest, session: Session) -> bool:
+    """Returns whether an optimizer has other phases here than in the checkpoint."""
+    here = dict(facts_of(session))
+    return any(
+        name.startswith("the setting phases ")
+        and _without_fragments(here.get(name)) != _without_fragments(value)
+        for name, value in manifest.facts
+    )
 
 
 def _without_fragments(value: str | None) -> str | None:

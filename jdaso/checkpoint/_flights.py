@@ -83,6 +83,12 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     return found
 
 
+def release(flights: Sequence[Kept]) -> None:
+    """Gives up what `keep_flights` has found, unless `flight_arrays` has taken it."""
+    for kept in flights:
+        kept.held.versions.release(kept.version)
+
+
 def flight_arrays(number: int, kept: Kept, *, shares: bool) -> list[tuple[SavedLeaf, np.ndarray]]:
     """Returns what `keep_flights` has found, as arrays to save.
 

@@ -41,10 +41,13 @@ class Folder:
         self._device: int | None = None
         self._run = ""
 
-    def take(self, run: str) -> Path:
+    def take(self, run: str, last: int = sys.maxsize) -> Path:
         """Locks the folder for this run, until `give_back` or the end of the process.
 
-        Remains of incomplete saves are removed, so no node may be writing.
+        Args:
+            run: the run's name.
+            last: remains of incomplete saves up to this number are removed; no node may be writing
+                one of them.
 
         Returns:
             A file that shows other nodes that they see the same folder; the caller removes it.
@@ -57,7 +60,7 @@ class Folder:
         if self._lock is None or not self._lock.is_at(self.path):
             self.give_back()
             self._lock = Lock(self.path, waits=True)
-        self.sweep(self.last_number())
+        self.sweep(last)
         self._lock.sign()  # after the sweep, which frees space on a full disk
         self._write_run(run)
         for old in self.path.glob("seen-*"):  # left by an interrupted start

@@ -150,7 +150,7 @@ def _of_node(
             copied[file] += count
     for leaf, _ in here:
         size = sum(piece.data.size for piece in found[leaf.file])
-        lacks = leaf.field == OF_SEVERAL_NODES and 1 in (first.num_nodes, session.num_nodes)
+        lacks = leaf.field in OF_SEVERAL_NODES and 1 in (first.num_nodes, session.num_nodes)
         if copied[leaf.file] != size and not lacks:
             raise DamagedError(f"{folder}: not all of leaf {leaf.path} is there.")
     return found
@@ -184,13 +184,13 @@ def _fitting(
     found = []
     for value in here:
         leaf, saved = value.leaf, of_path.pop(value.leaf.path, None)
-        if saved is None and leaf.field == OF_SEVERAL_NODES:
+        if saved is None and leaf.field in OF_SEVERAL_NODES:
             continue
         if saved is None or (saved.dtype, saved.full_shape) != (leaf.dtype, leaf.full_shape):
             raise unlike(leaf, saved)
         found.append((saved, value))
     for path, leaf in of_path.items():
-        if not partly and leaf.field != OF_SEVERAL_NODES:
+        if not partly and leaf.field not in OF_SEVERAL_NODES:
             raise CheckpointError(
                 f"The checkpoint has a leaf {path}, {leaf}, which the state here lacks. Restore "
                 "into a state of the program that saved it."

@@ -32,8 +32,8 @@ NEVER_STARTED = {**BEGUN_ANEW, "started": -1}
 """The same for a run whose nodes have no common point, but equal parameters: as its first cycling
 update, the next one makes these the common point."""
 
-OF_SEVERAL_NODES = "lengths"
-"""A field that is empty in the state of a single node."""
+OF_SEVERAL_NODES = frozenset({"lengths", "error"})
+"""Fields that are empty in the state of a single node."""
 
 
 def fit_leaves(
@@ -54,7 +54,7 @@ def fit_leaves(
     fitting = {}
     for leaf, _ in here:
         other = of_path.pop(leaf.path, None)
-        if other is None and leaf.field == OF_SEVERAL_NODES:
+        if other is None and leaf.field in OF_SEVERAL_NODES:
             continue
         if other is not None and other.dtype == leaf.dtype:
             if other.shape == leaf.shape or (parted and other.shape == (parted, *leaf.shape)):
@@ -62,7 +62,7 @@ def fit_leaves(
                 continue
         raise unlike(leaf, other)
     for leaf in of_path.values():
-        if not partly and leaf.field != OF_SEVERAL_NODES:
+        if not partly and leaf.field not in OF_SEVERAL_NODES:
             raise CheckpointError(
                 f"The checkpoint has a leaf {leaf.path}, {leaf}, which the state here lacks."
             )

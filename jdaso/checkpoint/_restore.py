@@ -13,7 +13,7 @@ import numpy as np
 from .._jax.types import PyTree
 from .._session import Session
 from ._arrays import read_arrays
-from ._facts import check_facts, take_measured
+from ._facts import check_facts, has_other_phases, take_measured
 from ._files import COMMON, CheckpointError, DamagedError, Manifest, manifest_path, node_folder
 from ._folder import appears
 from ._joined import leaves_of, part_of, read_pieces
@@ -74,10 +74,10 @@ def _restore_joined(
     with together(session, _WHAT):
         found = read_pieces(folder, first, here, session, goes_on=True)
     if not resume_flights(session, folder, first, session.node if same else 0, same=same):
-        anew = _begun_anew(session, first)
+        anew = _begun_anew(session, first, here)
         for leaf, _ in here:
-            for piece in found[leaf.file] if leaf.field in anew else ():
-                piece.data[...] = anew[leaf.field]
+            for piece in found[leaf.file] if leaf.file in anew else ():
+                piece.data[...] = anew[leaf.file]
     return leaves_of(session, here, found)
 
 
@@ -96,17 +96,26 @@ def _restore_plain(
     else:
         arrays = _read_resized(session, folder, first, here, place)
     if not resume_flights(session, folder, first, place[0] if same else 0, same=same):
-        anew = _begun_anew(session, first)
-        for leaf, _ in here:
-            if leaf.field in anew:
-                arrays[leaf.file] = np.full_like(arrays[leaf.file], anew[leaf.field])
+        for file, value in _begun_anew(session, first, here).items():
+            arrays[file] = np.full_like(arrays[file], value)
     return [from_host(value, arrays[value.leaf.file], session.mesh) for value in here]
 
 
-def _begun_anew(session: Session, first: Manifest) -> Mapping[str, int]:
-    """The fields that begin anew, with their values. A single node has no exchanges."""
+def _begun_anew(
+    session: Session, first: Manifest, here: Sequence[SavedValue]
+) -> Mapping[str, int | np.ndarray]:
+    """The leaves that begin anew, by file, with their values.
+
+    A single node has no exchanges, and has kept the B, S and l that it began with. They are the
+    program's own again if its phases differ.
+    """
     of_one = first.num_nodes == 1 and session.num_nodes > 1 and not session.simulated
-    return NEVER_STARTED if of_one else BEGUN_ANEW
+    anew = NEVER_STARTED if of_one else BEGUN_ANEW
+    found = {leaf.file: anew[leaf.field] for leaf, _ in here if leaf.field in anew}
+    if of_one and has_other_phases(first, session):
+        phases = ((leaf, value) for leaf, value in here if leaf.field == "phase")
+        found |= {leaf.file: np.asarray(value) for leaf, value in phases}
+    return found
 
 
 def _read(

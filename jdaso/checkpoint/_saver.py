@@ -24,7 +24,7 @@ from .._session import Session
 from . import _arrays, _complete, _digests
 from ._facts import facts_of
 from ._files import COMMON, CheckpointError, Manifest, SavedLeaf, node_folder
-from ._flights import Kept, flight_arrays, keep_flights
+from ._flights import Kept, flight_arrays, keep_flights, release
 from ._folder import Folder
 from ._state import SavedValue, parted_devices, to_host, values_of
 from ._together import DISK_SECONDS, LostError, place_of, shares_leaves, take, together
@@ -68,6 +68,10 @@ class Saver:
         session.hooks.on_close(self._close)
         session.hooks.on_settle(self._settle_notes)
 
+    def count_from(self, number: int) -> None:
+        """Counts on from the last save of a run that has just given the folder back."""
+        self._number = self._reported = max(self._number, number)
+
     def save(self, step: int, state: PyTree, score: float | None) -> None:
         """Copies a state to the host and starts to write it; waits for the previous save."""
         session, shares = self._session, shares_leaves(self._session)
@@ -85,11 +89,11 @@ class Saver:
         state = jax.block_until_ready(state)
         parted = parted_devices(state, session)
         values = values_of(state, shares=shares, parted=parted)
-        flights = self._flights = keep_flights(state, session)
         mine = [value for value in values if self._node == 0 or not value.leaf.common]
         for leaf, value in mine:
             buffer = self._buffers.get(leaf.file)
             self._buffers[leaf.file] = to_host(SavedValue(leaf, value), buffer)
+        flights = self._flights = keep_flights(state, session)
         manifest = Manifest(
             run=self._run,
             number=self._number,
@@ -170,7 +174,8 @@ class Saver:
             self._node, self._nodes = place_of(self._session)
             if before > self._node == 0:  # node 0's part and the folder are now this node's
                 try:
-                    self._folder.take(self._run).unlink(missing_ok=True)
+                    # Others may be writing the next save by now.
+                    self._folder.take(self._run, self._number).unlink(missing_ok=True)
                 except OSError as error:
                     raise CheckpointError(
                         f"{self._session.topology.prefix()} {shown(self._folder.path)} cannot be "
@@ -195,6 +200,7 @@ class Saver:
         with contextlib.suppress(OSError):  # training has priority; orbax's threads inherit it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         folder, holds = self._folder.of(manifest.step, manifest.number), False
+        released = 0
         try:
             self._folder.make_again()
             holds = True
@@ -203,6 +209,7 @@ class Saver:
             # The ranks of a node have parts of what nodes have in common.
             shares = shares_leaves(self._session) and not self._session.joined
             for number, kept in enumerate(flights):
+                released = number + 1
                 found += flight_arrays(number, kept, shares=shares)
             self._folder.sweep_own(manifest.node, manifest.number - 1)
             folder.mkdir(exist_ok=True)
@@ -220,6 +227,7 @@ class Saver:
             manifest.write(folder)
             _digests.sync_folder(folder.parent)
         except Exception as error:
+            release(flights[released:])
             if holds:  # else another run may have a save of that name
                 _complete.give_up(folder, manifest.node, manifest.nodes)
             self._error = CheckpointError(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ..._jax.transformations import require_transformation
 from ..._jax.types import PyTree
 from .base import Merge
 
@@ -72,6 +73,9 @@ def outer(transformation: optax.GradientTransformation) -> Outer:
             runs. Each fragment has its own call, with that fragment's leaves: a norm over the tree
             is one over the fragment. ``Phases(fragments=1)`` gives it all leaves at once.
 
+    Raises:
+        TypeError: `transformation` is not an optax transformation.
+
     Example:
         >>> import jdaso, optax
         >>> nesterov = optax.sgd(0.7, momentum=0.9, nesterov=True)
@@ -81,4 +85,5 @@ def outer(transformation: optax.GradientTransformation) -> Outer:
     ``s_p - mean_p s_p`` would add up to zero over the nodes, which would lose the momentum of the
     common motion on which DiLoCo depends.)
     """
+    require_transformation(transformation, "jdaso.outer: the outer optimizer")
     return Outer(transformation)

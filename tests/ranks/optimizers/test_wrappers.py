@@ -30,7 +30,8 @@ def session(request):
 
 def daso(session, inner, **options):
     phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY)
-    return jdaso.daso(inner, phases=phases, session=session, merge="corrected", **options)
+    options = {"merge": "corrected", **options}
+    return jdaso.daso(inner, phases=phases, session=session, **options)
 
 
 def start(tx):
@@ -273,17 +274,23 @@ def test_a_skip_of_one_node_in_a_mean_of_parameters_is_node_0s_for_all():
             assert counts == [n + 1] * SIZE
 
 
-def test_a_rate_that_is_set_by_hand_goes_on(session):
+@pytest.mark.parametrize("merge", ["corrected", "outer"])
+def test_a_rate_that_is_set_by_hand_goes_on(merge, session):
     """`inject_hyperparams` around `daso` makes one for each program; they take turns."""
     phases = jdaso.Phases(TOTAL, WARMUP, COOLDOWN, SYNC_EVERY, DELAY, fragments=1)
-    make = lambda rate: jdaso.daso(optax.sgd(rate), phases=phases, session=session)  # noqa: E731
+
+    def make(rate):  # and a merge rule that is equal to no other one
+        rule = jdaso.outer(optax.sgd(0.7, momentum=0.5)) if merge == "outer" else merge
+        return jdaso.daso(optax.sgd(rate), phases=phases, session=session, merge=rule)
+
     tx = optax.inject_hyperparams(make)(rate=0.1)
     params, state = start(tx)
     step = compiled(tx)
     for n in range(TOTAL):
         state.hyperparams["rate"] = 0.1 if 6 <= n < 10 else jnp.float32(0.1)  # another program
         params, state = step(params, state, PULLS[n])
-    expected = start(plain := daso(session, optax.sgd(0.1), name="plain"))
+    rule = jdaso.outer(optax.sgd(0.7, momentum=0.5)) if merge == "outer" else merge
+    expected = start(plain := daso(session, optax.sgd(0.1), name="plain", merge=rule))
     again = compiled(plain)
     for n in range(TOTAL):
         expected = again(*expected, PULLS[n])

@@ -300,6 +300,42 @@ def test_optimizers_made_anew_for_one_model_take_turns(make, wire):
         np.testing.assert_array_equal(a, b)
 
 
+def test_merge_rules_made_anew_for_one_model_take_turns(make):
+    """Each has versions of its own, and goes on with the numbers that the other has made."""
+    results = []
+    for several in (False, True):
+        first, _ = make("int8", NESTEROV)
+        channel = first._channel
+        rule = jdaso.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))  # equal to no other
+        second = Versions(channel, rule, list, checks=True, node=0) if several else first
+        channel.versions["two"] = second
+        assert second._places is first._places
+        first.begin(leaves(0), 1, 1)
+        changes = []
+        # The starts with seeds 7 and 8 are discarded, and made again.
+        for versions, owner, ticket, before, seed in (
+            (first, 1, 1, 0, 1),
+            (second, 2, 5, 1, 7),
+            (second, 2, 5, 1, 2),
+            (first, 1, 9, 5, 3),
+            (first, 1, 13, 9, 8),
+            (first, 1, 13, 9, 4),
+        ):
+            owner = owner if several else 1
+            start(versions, ticket, leaves(seed), before, owner=owner)
+            if seed < 7:
+                other = first if versions is second else second  # merged by the other program
+                about = {"owner": 3 - owner if several else 1, "model": 1, "device": 0}
+                heads, change = other.correction(ticket, 2, **about)
+                assert not heads[:, STATUS].any(), ticket
+                changes += [np.array(x) for x in change]
+        held = sum(place.readers for place in first._places.all)
+        results.append((changes, held))
+    for a, b in zip(*(changes for changes, _ in results), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert results[0][1] == results[1][1]
+
+
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "int8"])
 def test_an_exchange_that_an_engine_begins_again_is_the_same(make, wire):
     """Engines begin again when a node fails: each node has taken another number of chunks."""

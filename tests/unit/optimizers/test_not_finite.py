@@ -98,3 +98,23 @@ def test_if_no_node_is_counted_the_cool_down_leaves_the_parameters_alone():
 
         found = jax.jit(jax.vmap(node, axis_name=session.node_axis))(jnp.arange(2))
         assert (np.asarray(found) > 4.5).all(), found
+
+
+def test_numbers_of_a_node_without_weight_do_not_count():
+    """Real nodes send zeros for it; virtual ones must not look at what it does not send."""
+    phases = jdaso.Phases(8, 0, 0, sync_every=2, delay=1, fragments=1)
+    with jdaso.Session(engine=jdaso.Simulated(3)) as session:
+        tx = jdaso.daso(optax.sgd(1.0), phases=phases, session=session)
+
+        def step(params, state, weight):
+            updates, state = tx.update(jnp.zeros(4), state, params, weight=weight)
+            return optax.apply_updates(params, updates), state
+
+        params = jnp.ones((3, 4))
+        state = jax.vmap(tx.init, axis_name=session.node_axis)(params)
+        step = jax.jit(jax.vmap(step, axis_name=session.node_axis))
+        for n in range(4):
+            if n == 2:  # the second exchange starts
+                params = jnp.repeat(jnp.asarray([1.0, 3.0, jnp.nan])[:, None], 4, axis=1)
+            params, state = jax.block_until_ready(step(params, state, jnp.asarray([1.0, 1.0, 0.0])))
+    np.testing.assert_array_equal(params[:2], 2.0)

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jdaso._exchange.shared_copies import _bits
 from jdaso._payload.layout import Layout, Leaf, describe
 from jdaso._payload.placement import Placement, divisions_of, joined, placement_of, spec
 from jdaso._payload.shards import Part, Shards, in_order, parts_of
@@ -266,3 +267,12 @@ def test_gradients_of_a_pair_of_trees_are_those_of_the_first():
     placement = Placement(None, (("d", 2),), divided + divided)
     assert placement.along(pair, tree).divisions == divided
     assert placement.along(pair, tree | {"b": None}).divisions == divided[:1]
+
+
+def test_copies_are_compared_by_place_and_by_each_bit():
+    one = jnp.asarray([1.0, 2.0, 3.0, 4.0], jnp.bfloat16)
+    swapped = one[jnp.array([1, 0, 2, 3])]
+    ulp = jnp.asarray([2.0**-7, 0, -(2.0**-6), 0], jnp.bfloat16)
+    others = [one, one + ulp, swapped, jnp.asarray([1.0, 2.0, 3.0, 4.0]), one * 1j]
+    found = [int(_bits(x)) for x in others]
+    assert found[0] == found[3] and len(set(found)) == 4
