@@ -67,11 +67,11 @@ class Versions:
         self.layout, self.wire, self._node = channel.layout, channel.wire, np.int32(node)
         self.anchored = channel.wire.narrow or rule.needs_anchor
         self._programs = Programs(channel.layout, channel.wire, rule, dress, whole)
-        first = next(iter(channel.versions.values()), self)  # all of a channel share two things
-        if first is self:
+        first: Versions | None = next(iter(channel.versions.values()), None)
+        if first is None:
             self._lock = threading.Lock()
             self._places = Places(channel.layout, WIRES["float32"], library.host_memory)
-        else:
+        else:  # all of a channel may need each other's versions
             self._lock, self._places = first._lock, first._places
         self.leaves = Leaves(channel.layout)
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
@@ -85,7 +85,7 @@ class Versions:
         """Takes the common point before the first exchange; the same on all nodes."""
         with self._lock:
             place = self._places.free()
-            place.hold()
+            place.hold()  # from other optimizers that start meanwhile
         list(self.leaves.write(arrays, place))
         anchor = tuple(np.array(rows) for rows in place.rows)
         with self._lock:
@@ -352,11 +352,11 @@ class Versions:
             for old in known:
                 if old not in kept and old.numbers is not None:
                     old.numbers.release()
-            if before not in known and before is not None and before.numbers is not None:
+            if before is not None and before not in known and before.numbers is not None:
                 before.numbers.hold()
             if version.ticket != 0 and version.numbers is None:
-                version.numbers = self._places.free()
-                version.numbers.hold()
+                place = version.numbers = self._places.free()
+                place.hold()
             self._known[owner] = kept
 
     def _taken_over(self, owner: int, model: int) -> list[Version]:
@@ -365,7 +365,7 @@ class Versions:
         `optax.inject_hyperparams` makes an optimizer anew for each program that it compiles, and
         the programs take turns. If it makes the merge rule too, they have versions of their own.
         """
-        mine, found = self._known.pop(owner, []), []
+        mine, found = self._known.pop(owner, []), list[Version]()
         for known in (x._known for x in self._alike()):
             others = [x for x, some in known.items() if some[-1].model == model]
             found += itertools.chain(*map(known.pop, others))

@@ -29,14 +29,15 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_identities() -> list[str] | None:
-    """The same GPUs by UUID; None if the UUIDs are not available.
+    """The same GPUs by UUID; none if the process is to have none; None if UUIDs are not available.
 
     A launcher that gives each rank its own devices (Slurm's control groups) numbers them from 0 in
     each rank, so the numbers cannot show whether two ranks see the same GPU.
     """
-    if os.environ.get("JAX_PLATFORMS") == "cpu":
-        return None
-    uuids, names = _uuids(), visible_gpus()
+    chosen, names = os.environ.get("CUDA_VISIBLE_DEVICES"), visible_gpus()
+    if os.environ.get("JAX_PLATFORMS") == "cpu" or (chosen is not None and not names):
+        return []
+    uuids = _uuids()
     if not uuids:  # nvidia-smi is missing: only the names are known
         return names or None
     identities = []
@@ -48,7 +49,7 @@ def gpu_identities() -> list[str] | None:
         if len(found) != 1:
             return None
         identities += found
-    return identities or None
+    return identities
 
 
 def driver_trouble() -> str | None:

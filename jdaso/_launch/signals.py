@@ -42,6 +42,7 @@ with contextlib.suppress(OSError, TypeError):
 _takers: dict[int, list[Taker]] = {}
 _handlers: dict[int, _Handler] = {}
 _of_thread = threading.local()
+_unmet: float | None = None
 
 
 def check(numbers: Any) -> tuple[int, ...]:
@@ -87,6 +88,17 @@ def give_back(taker: Taker) -> None:
             del _handlers[number]
     if _taken() != before:
         say_saves(_taken())
+
+
+def note_unmet(at: float | None) -> None:
+    """Notes when a signal came to which no taker could respond; None once one has."""
+    global _unmet
+    _unmet = at
+
+
+def unmet() -> float | None:
+    """Returns when a signal came to which no taker has responded yet, by `time.monotonic`."""
+    return _unmet
 
 
 def _taken() -> list[int]:
@@ -207,6 +219,7 @@ def _in_child() -> None:
         if handler.on_top():
             handler.put_back()
     _handlers.clear()
+    note_unmet(None)
     _in_parent()
 
 

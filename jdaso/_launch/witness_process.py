@@ -121,7 +121,10 @@ def ended_ranks(process: int) -> str:
     return f"{here - len(living)} of the {here} ranks of this host"
 
 
-_FOR_THE_RANK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FOR_THE_RANK = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGXCPU, signal.SIGQUIT, signal.SIGALRM),
+)
 """Signals that managers may send to all processes of a job; a rank may handle them and go on."""
 
 

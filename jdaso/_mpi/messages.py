@@ -52,15 +52,18 @@ class Messages:
         self._comm.Free()
         self._comm = None
 
-    def send(self, node: int, tag: int, payload: bytes, *, behind_others: bool = True) -> None:
-        """Sends; unless `behind_others`, only if none to this node and tag is in flight."""
+    def under_way(self, node: int, tag: int) -> bool:
+        """Returns whether a message to this node with this tag is in flight."""
+        with self._lock:
+            return any(x[:2] == (node, tag) for x in self._under_way)
+
+    def send(self, node: int, tag: int, payload: bytes) -> None:
+        """Sends a message."""
         if self._comm is None or node not in self._others or node in self.dead:
             return
         from mpi4py import MPI
 
         with self._lock:
-            if not behind_others and any(x[:2] == (node, tag) for x in self._under_way):
-                return
             with contextlib.suppress(MPI.Exception):  # the node has just failed
                 request = self._comm.Isend([payload, len(payload), MPI.BYTE], dest=node, tag=tag)
                 self._under_way.append(_Sent(node, tag, request, payload))

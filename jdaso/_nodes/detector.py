@@ -11,7 +11,6 @@ import functools
 import logging
 import sys
 import threading
-import traceback
 from typing import Any
 
 from .._mpi.messages import Messages
@@ -143,14 +142,16 @@ class Detector:
         self._messages.send(node, _Tag.STOPPING + what, str(step).encode())
 
     def _beat(self) -> None:
-        """Sends a heartbeat if one is due and the previous one is no longer in flight."""
-        payload = self.known.heartbeats.beat()
-        if payload is None or self._closed:
+        """Sends a heartbeat if one is due, to each node that has received the previous one."""
+        payloads = self.known.heartbeats.beat()
+        if not payloads or self._closed:
             return
         self._messages.all_gone()
         for node in self.known.heartbeats.targets:
-            if node not in self.known.left | self.known.ended:
-                self._messages.send(node, _Tag.BEAT, payload, behind_others=False)
+            gone = node in self.known.left | self.known.ended
+            if not gone and not self._messages.under_way(node, _Tag.BEAT):
+                for payload in payloads:
+                    self._messages.send(node, _Tag.BEAT, payload)
 
     def _look(self) -> None:
         """The thread: receives alarms, sends heartbeats, watches the compiled step."""
@@ -223,5 +224,9 @@ def _where(thread: int) -> str:
     frame = sys._current_frames().get(thread)
     if frame is None:
         return "its end"
-    frames = traceback.extract_stack(frame)[: -_FRAMES - 1 : -1]
-    return " < ".join(f"{x.filename}:{x.lineno} in {x.name}" for x in frames)
+    found = []  # not by `traceback`, which reads the source: its file system may hang
+    while frame is not None and len(found) < _FRAMES:
+        code = frame.f_code
+        found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        frame = frame.f_back
+    return " < ".join(found)

@@ -58,7 +58,7 @@ Each with the failed sessions that this process had closed before it opened this
 _failed: list[Member] = []
 _settled: list[Member] = []  # like those that failed, kept whole: MPI may write into their buffers
 _leaves, _has_left = threading.Event(), threading.Event()
-_waits: list[Callable[[], None]] = []
+_waits: list[Callable[[], Callable[[], object]]] = []
 _state = {"installed": False, "bereft": False, "began": False}
 
 
@@ -74,9 +74,12 @@ def watch(session: Member) -> None:
     _open[session] = list(_failed)
 
 
-def wait_at_end(wait: Callable[[], None]) -> None:
-    """Calls `wait` when the process ends without an error, before JAX and MPI end."""
-    _waits.append(wait)
+def wait_at_end(begin: Callable[[], Callable[[], object]]) -> None:
+    """Calls `begin` when the process ends, before JAX and MPI end, unless the job is ended.
+
+    `begin` returns a function that is called, in a process without an error, until it is true.
+    """
+    _waits.append(begin)
 
 
 def open_members() -> list[Member]:
@@ -171,8 +174,7 @@ def _end() -> None:
                 log.exception("jdaso could not close a session at exit")
                 end_job()
     if not ends_job() and not _failed:
-        for wait in _waits:
-            wait()
+        _wait_at_end(waits=True)
         if _state["bereft"]:
             _leave_mpi()
         return
@@ -190,6 +192,8 @@ def _end() -> None:
                 detector.stop()
             if any(detector.known.dead for detector in detectors):
                 _leave_mpi()
+            else:
+                _wait_at_end(waits=False)  # others, without an error, may wait for this process
             return
         sys.stderr.write(
             "jdaso: another node has failed, and its program does not end (look for a thread that "
@@ -197,6 +201,15 @@ def _end() -> None:
         )
         speak_out()
     abort()
+
+
+def _wait_at_end(*, waits: bool) -> None:
+    """Begins what `wait_at_end` was given, and waits for each in turn."""
+    for begin in _waits:
+        with contextlib.suppress(Exception):  # MPI has ended, or a rank has failed
+            ends = begin()
+            if waits:
+                poll(ends)
 
 
 def _all_have_ended(detectors: list[Detector]) -> bool:

@@ -27,6 +27,10 @@ _STOPPED_SECONDS = 5.0
 _BUSY = 0.2
 """The least share of a core used by a process that computes."""
 
+_ROWS = 48
+"""Rows of the table in a message. MPI sends messages of up to 4 KiB at once, whatever the fabric;
+for a longer one the receiver waits for the sender, which may be stopped."""
+
 _NODES_A_BEAT = 64
 """Number of nodes above which beats are less frequent: a message grows with that number."""
 
@@ -79,11 +83,11 @@ class Heartbeats:
             self.table[self.node, column] += 1
             return column, int(self.table[self.node, column])
 
-    def beat(self) -> bytes | None:
-        """The message to send now; None between beats."""
+    def beat(self) -> list[bytes]:
+        """The messages to send now; none between beats."""
         now = time.monotonic()
         if now < self._next:
-            return None
+            return []
         stopped = now - self._news_at[self.node]
         if self.table[self.node, BEAT] and stopped > _STOPPED_SECONDS:
             used = _cpu_seconds() - self._used
@@ -95,15 +99,19 @@ class Heartbeats:
         self._next = now + self.beat_seconds
         self.table[self.node, BEAT] += 1
         self._news_at[self.node], self._used = now, _cpu_seconds()
-        return self.table.tobytes()
+        begins = range(0, self.nodes, _ROWS)
+        return [np.int64(k).tobytes() + self.table[k : k + _ROWS].tobytes() for k in begins]
 
     def take(self, payload: bytes | bytearray) -> None:
-        """Merges the table of another node."""
-        table = np.frombuffer(payload, np.int64).reshape(self.nodes, -1)
-        newer = table[:, BEAT] > self.table[:, BEAT]
-        newer[self.node] = False
-        self.table[newer] = table[newer]
-        self._news_at[newer] = time.monotonic()
+        """Merges a part of the table of another node."""
+        begin, *_ = numbers = np.frombuffer(payload, np.int64)
+        table = numbers[1:].reshape(-1, self.table.shape[1])
+        mine = slice(int(begin), int(begin) + len(table))
+        newer = table[:, BEAT] > self.table[mine, BEAT]
+        if mine.start <= self.node < mine.stop:
+            newer[self.node - mine.start] = False
+        self.table[mine][newer] = table[newer]
+        self._news_at[mine][newer] = time.monotonic()
 
     def taken_part(self, node: int) -> tuple[int, int]:
         """The numbers of exchanges that a node started, and of its calls; both only grow."""

@@ -42,7 +42,7 @@ class Stopping:
         self._node, self._living, self._send = node, list(range(nodes)), send
         self._signalled_at: float | None = None
         self.held: BaseException | None = None
-        self._wanted = self._asked = self._holds = False
+        self._wanted = self._asked = self._holds = self._met = False
         self._step = -1
         self._stop: int | None = None
         self._held: dict[int, int] = {}
@@ -54,6 +54,8 @@ class Stopping:
         Python handles signals in the main thread only; in other threads this does nothing.
         """
         _signals.take(signals, self)
+        if (at := _signals.unmet()) is not None:  # it came after the last step of a session
+            self._wanted, self._signalled_at = True, at
 
     def signalled(self) -> bool:
         """Handles a signal; returns whether to end now, because another came long before."""
@@ -78,13 +80,16 @@ class Stopping:
             check: called during the pause; raises if the agreement cannot succeed.
         """
         if len(self._living) == 1:
-            return self._wanted or self._stop is not None
-        with self._change:
-            self._step = step
-            while self._holds and self._stop is None:
-                self._change.wait(0.1)
-                check()
-            return self._stop is not None and step >= self._stop
+            stops = self._wanted or self._stop is not None
+        else:
+            with self._change:
+                self._step = step
+                while self._holds and self._stop is None:
+                    self._change.wait(0.1)
+                    check()
+                stops = self._stop is not None and step >= self._stop
+        self._met = self._met or stops
+        return stops
 
     def look(self) -> None:
         """Sends this node's request to stop; called repeatedly by the detector."""
@@ -125,8 +130,13 @@ class Stopping:
             self._stop_if_all_hold()
 
     def close(self) -> None:
-        """Restores the previous handlers of the signals."""
+        """Restores the previous handlers of the signals.
+
+        A request that came after the last step is left to the next session of this process.
+        """
         _signals.give_back(self)
+        if self._signalled_at is not None:
+            _signals.note_unmet(None if self._met else self._signalled_at)
 
     def _stop_if_all_hold(self) -> None:
         if self._stop is None and set(self._living) <= set(self._held):

@@ -119,10 +119,10 @@ def daso(
             no ``nu``. Parameters that are divided over a node's devices, other merge rules than
             ``"corrected"``, and ``blocking="parameters"`` keep their own.
         on_nonfinite: reaction to NaN or infinity in the snapshot of any node whose weight is not 0:
-            all nodes ``"raise"``, or all nodes ``"skip"`` that merge, with a warning. ``"skip"`` leaves the node out of an
-            exact mean. That node keeps its own numbers (optax adds, and adding cannot remove NaN)
-            until `finalize` gives it the others' mean; until then all nodes skip each merge of
-            the fragments concerned.
+            all nodes ``"raise"``, or all nodes ``"skip"`` that merge, with a warning. ``"skip"``
+            leaves the node out of an exact mean. That node keeps its own numbers (optax adds, and
+            adding cannot remove NaN) until `finalize` gives it the others' mean; until then all
+            nodes skip each merge of the fragments concerned.
         on_drift: reaction if replicated values differ between nodes in any bit:
             parameters in warm-up, and in the cool-down from its fourth update on; the common point
             of narrow wires and outer optimizers; the phases. A checksum travels with each

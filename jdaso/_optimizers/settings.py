@@ -85,8 +85,8 @@ def check_rule(rule: Merge, session: Session) -> None:
     """
     if type(rule).init is not Merge.init and not rule.needs_anchor:
         raise ValueError(
-            f"The merge rule {rule.name!r} has state of its own (`init`) and needs_anchor=False. The "
-            "host keeps such state with the anchor: set needs_anchor=True."
+            f"The merge rule {rule.name!r} has state of its own (`init`) and needs_anchor=False. "
+            "The host keeps such state with the anchor: set needs_anchor=True."
         )
     if not session.joined or rule.acts_by_element():
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import threading
@@ -11,7 +10,6 @@ import jax
 
 from .._jax.cpus import backend_started
 from .._jax.world import coordinator_address, join_world
-from .._mpi.requests import poll
 from .._mpi.topology import Topology
 from .._nodes.control import Control
 from .._nodes.exit import wait_at_end
@@ -82,11 +80,7 @@ def _part_together(everyone: Control) -> None:
     topology = everyone.topology
     comm = everyone.split(topology.comm, topology.node, topology.place, stays=True)
 
-    def wait() -> None:
-        with contextlib.suppress(Exception):  # MPI has ended, or a rank has failed
-            poll(comm.Ibarrier().Test)
-
-    wait_at_end(wait)
+    wait_at_end(lambda: comm.Ibarrier().Test)
 
 
 def _why_not(topology: Topology, *, fits: bool) -> str | None:

@@ -50,12 +50,15 @@ class Ahead:
         self._ready: dict[int, Any] = {}
         self._begun = self._taken = 0
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._run, name="jdaso-data", daemon=True)
-            for _ in range(workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for _ in range(workers):
+                thread = threading.Thread(target=self._run, name="jdaso-data", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # as where the system allows no more threads
+            self.close()
+            raise
 
     def take(self, limit_seconds: float) -> Any:
         """Waits for the next batch.

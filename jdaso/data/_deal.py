@@ -70,7 +70,8 @@ def evened(
         batches: an iterable with a length, at least one.
         session: the nodes.
         weigh: returns the weight of a batch, such as its number of samples: `len` for a list of
-            samples or an array, ``lambda batch: len(batch[0])`` for a tuple of arrays.
+            samples or an array, ``lambda batch: len(batch[0])`` for a tuple of arrays. With several
+            ranks in a node, the number of samples of the whole node: its ranks must agree.
 
     Yields:
         A batch and its weight.

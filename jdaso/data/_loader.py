@@ -104,6 +104,9 @@ class Loader:
         prefetch: SupportsIndex = 2,
         timeout_seconds: float = 600.0,
     ):
+        # Virtual nodes share one process, which takes the batches of all of them.
+        if share is None:
+            share = (0, 1) if session.simulated else session.share()
         try:
             samples = as_source(source)
             block = _whole("shuffle_block", shuffle_block, 1)
@@ -121,9 +124,6 @@ class Loader:
         self._session = session
         self._timeout_seconds = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._workers, self._prefetch = workers, prefetch
-        # Virtual nodes share one process, which takes the batches of all of them.
-        if share is None:
-            share = (0, 1) if session.simulated else session.share()
         share = self._agree(share, getattr(samples, "own_node", None))
         places = places_of_rank(share, session.devices, batch_size)
         self._end = sys.maxsize if epochs is None else epochs * self.order.num_samples

@@ -66,20 +66,21 @@ def test_nothing_goes_to_the_dead_or_to_oneself(messages):
 
 
 @pytest.mark.skipif(SIZE == 1, reason="needs several nodes")
-def test_news_does_not_queue_behind_news_that_is_not_out(messages):
-    """A report is dropped if one of its kind to that node is unsent; other messages are sent."""
+def test_what_is_under_way_is_known_by_node_and_tag(messages):
+    """So that news is not queued behind news that is not out."""
     other = RANK ^ 1
     pairs = other < SIZE
     if pairs:
         messages.send(other, 1, LONG)
         assert not messages.all_gone()
-        messages.send(other, 1, b"newer", behind_others=False)
-        messages.send(other, 2, b"other news", behind_others=False)
+        assert messages.under_way(other, 1) and not messages.under_way(other, 2)
+        messages.send(other, 2, b"other news")
         messages.send(other, 1, b"must come")
     COMM.Barrier()
     found = take(messages, 3 if pairs else 0)
     until_gone(messages)
     COMM.Barrier()
     found += messages.taken()
+    assert not messages.under_way(other, 1)
     right = [(other, 1, LONG), (other, 2, b"other news"), (other, 1, b"must come")]
     assert sorted(found) == sorted(right if pairs else [])

@@ -81,6 +81,13 @@ def test_what_the_launcher_gave_stays(claim):
     assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-a", "GPU-b"))) == ["1", None]
 
 
+def test_a_rank_without_gpus_leaves_them_to_the_others(claim):
+    """Rank 0 evaluates on the CPU, say, and has an empty CUDA_VISIBLE_DEVICES."""
+    assert claim(["4"], chosen=((), ("GPU-a",), ("GPU-b",)), ranks=3) == ["before", None]
+    assert claim(["0", "1"], chosen=((), ("a", "b"), ("a", "b")), ranks=3) == ["1", None]
+    assert claim(["0", "1"], chosen=((), None, None), ranks=3) == ["1", None]
+
+
 def test_ranks_that_see_the_same_gpus_in_another_order_take_different_ones(claim):
     """Rank 1 calls GPU-b 0 and GPU-a 1; rank 0 takes GPU-a, its first."""
     assert claim(["0", "1"], chosen=(("GPU-a", "GPU-b"), ("GPU-b", "GPU-a"))) == ["0", None]
@@ -120,8 +127,8 @@ GPU 1: NVIDIA H200 (UUID: GPU-22bb)
         ("GPU-2, 0", ["GPU-2", "0"], ["GPU-22bb", "GPU-11aa"]),
         ("MIG-0001", ["MIG-0001"], ["MIG-0001"]),
         ("7", ["7"], None),
-        ("", [], None),
-        ("NoDevFiles", [], None),  # Slurm, of a job without GPUs
+        ("", [], []),
+        ("NoDevFiles", [], []),  # Slurm, of a job without GPUs
         ("1,-1,0", ["1"], ["GPU-22bb"]),  # CUDA looks no further
     ],
 )
@@ -141,9 +148,9 @@ def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, iden
     assert _gpus.gpu_identities() == identities
     tool.unlink()
     if chosen is not None:
-        assert _gpus.gpu_identities() == (gpus or None)
+        assert _gpus.gpu_identities() == gpus
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert _gpus.gpu_identities() is None
+    assert _gpus.gpu_identities() == []
 
 
 def test_one_rank_of_a_host_keeps_all_gpus(claim):

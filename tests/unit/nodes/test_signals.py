@@ -31,6 +31,7 @@ def users_handler():
     before = signal.signal(NUMBER, handler)
     yield
     signal.signal(NUMBER, before)
+    signals.note_unmet(None)
 
 
 def taking():
@@ -51,6 +52,19 @@ def test_the_programs_own_handler_is_called_and_put_back():
     assert signal.getsignal(NUMBER) is handler
     signal.raise_signal(NUMBER)
     assert CALLED == [NUMBER] * 2
+
+
+def test_a_request_that_no_step_has_met_is_left_to_the_next_session():
+    """Schedulers send a signal once; it may come while a session evaluates or finalizes."""
+    first = taking()
+    signal.raise_signal(NUMBER)
+    first.close()
+    second = taking()
+    assert wanted(second)
+    second.close()
+    third = taking()
+    assert not wanted(third)
+    third.close()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

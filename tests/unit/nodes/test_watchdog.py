@@ -35,9 +35,11 @@ def clock(monkeypatch):
 def beat(all_nodes, gone=()):
     """One beat of all nodes but those that are gone."""
     sent = [(node, all_nodes[node].beat()) for node in range(len(all_nodes)) if node not in gone]
-    for node, payload in sent:
+    for node, payloads in sent:
+        assert all(len(payload) <= 4096 for payload in payloads)
         for target in all_nodes[node].targets:
-            all_nodes[target].take(payload)
+            for payload in payloads:
+                all_nodes[target].take(payload)
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 7, 64, 200])
