@@ -1,10 +1,11 @@
 """ResNet-50 on ImageNet with the recipe of HeAT's DASO example.
 
-    mpiexec -n NODES python examples/resnet50_imagenet.py --data IMAGENET/train
+    mpiexec -n NODES python examples/resnet50_imagenet.py --data IMAGENET/train --folder RUN
 
 Needs Pillow (extra `train`). `--data` has a folder of images for each class. Without `--data`
 images are made up, to try the program: `--image-size 32 --batch 4 --steps 14` takes one to two
-minutes with two nodes on two CPU cores.
+minutes with two nodes on two CPU cores. Started again with the same `--folder`, on a file system
+that all nodes share, the run goes on; without one, nothing is saved.
 """
 
 import argparse
@@ -21,10 +22,11 @@ from flax import linen as nn
 from PIL import Image
 
 import jdaso
+from jdaso.checkpoint import Checkpoints
 from jdaso.data import batches
 
 EPOCHS, MAX_SKIPS = 90, 4
-RATE_PER_256_IMAGES, RATE_WARMUP_EPOCHS, MIN_RATE = 0.1, 5, 1e-4
+RATE, RATE_WARMUP_EPOCHS, MIN_RATE = 0.0125, 5, 1e-4  # RATE: as HeAT's, for 256 images per GPU
 
 
 class ResNet50(nn.Module):
@@ -68,16 +70,16 @@ def read_image(example, size, seed):
 def main(session, arguments, pool):
     batch, size = arguments.batch * len(session.devices), arguments.image_size
     examples = find_images(arguments.data, if_none=2 * batch * session.num_nodes)
-    share = partial(batches, len(examples), batch, node=session.node, num_nodes=session.num_nodes)
-    share = lru_cache(1)(share)
+    nodes = {"node": session.node, "num_nodes": session.num_nodes}
+    share = lru_cache(1)(partial(batches, len(examples), batch, **nodes))
     length = len(share(epoch=0))
-    phases = jdaso.Phases.heat(
-        steps_per_epoch=length,
-        total_epochs=EPOCHS,
-        warmup_epochs=RATE_WARMUP_EPOCHS,
-        max_skips=MAX_SKIPS,
-    )
-    inner = optax.inject_hyperparams(optax.sgd)(0.0, momentum=0.9)
+    epochs = {"total_epochs": EPOCHS, "warmup_epochs": RATE_WARMUP_EPOCHS}
+    phases = jdaso.Phases.heat(steps_per_epoch=length, **epochs, max_skips=MAX_SKIPS)
+    gpus = len(session.devices) * session.num_nodes
+    peak = RATE * RATE_WARMUP_EPOCHS * max(gpus - 1, 1) / 6 * arguments.batch / 256
+    rate = lambda n: peak * jnp.minimum(1, (n // length + 1) / RATE_WARMUP_EPOCHS)  # noqa: E731
+    slow_down = jdaso.reduce_on_plateau(length, patience=6, min_scale=min(1, MIN_RATE / peak))
+    inner = optax.chain(optax.sgd(rate, momentum=0.9), slow_down)
     tx = jdaso.daso(inner, phases=phases, session=session, local_axis="local")
     tx = optax.chain(optax.add_decayed_weights(1e-4), tx)
     model = ResNet50(1 + max(label for _, label in examples))
@@ -102,37 +104,34 @@ def main(session, arguments, pool):
     step = jax.jit(jax.shard_map(step, mesh=session.mesh, **specs), donate_argnums=0)
     state = jax.device_put(state, jax.NamedSharding(session.mesh, whole))
 
-    peak, losses = RATE_PER_256_IMAGES * batch * session.num_nodes / 256, []
-    least = min(1, MIN_RATE / peak)
-    plateau = optax.contrib.reduce_on_plateau(0.5, 6, rtol=0.05, min_scale=least)  # PyTorch's 5
-    slow_down = plateau.init(None)
-    for n in range(min(arguments.steps, EPOCHS * length)):
+    begin, first, loss = 0, jnp.nan, jnp.nan
+    if arguments.folder:
+        checkpoints = Checkpoints(arguments.folder, session, every_steps=length)
+        state, begin = checkpoints.restore(state)
+    for n in range(begin, min(arguments.steps, EPOCHS * length)):
         epoch, k = divmod(n, length)
-        if k == 0 and losses:  # the mean over all nodes, so that all take the same learning rate
-            mean_loss = jdaso.mean(jnp.stack(losses[-length:]).mean(), session)
-            _, slow_down = plateau.update(None, slow_down, value=mean_loss)
-            if session.node == 0:
-                print(f"epoch {epoch - 1}: loss {mean_loss:.4f}", flush=True)
-        rate = peak * float(slow_down.scale) * min(1, (epoch + 1) / RATE_WARMUP_EPOCHS)
-        settings = state[2][1].inner.hyperparams
-        settings["learning_rate"] = jnp.full_like(settings["learning_rate"], rate)
         chosen = share(epoch=epoch)[k]
         images = pool.map(lambda i, n=n: read_image(examples[i], size, [n, i]), chosen)
         labels = np.array([examples[i][1] for i in chosen])
+        # Nothing looks at the result until the epoch ends: the next images are read meanwhile.
         state, loss = step(state, np.stack(list(images)), labels)
-        losses.append(loss)  # not looked at: the next images are read while this step runs
+        first = loss if n == begin else first
+        if arguments.folder:
+            checkpoints.after(n + 1, state)
+        if session.node == 0 and k == length - 1:
+            factor = optax.tree.get(state[2], "plateau").scale
+            print(f"epoch {epoch}: loss {loss:.4f}, plateau factor {factor:g}", flush=True)
 
     params = jdaso.finalize(state[0], state[2], session)
     variables = {"params": params, "batch_stats": jdaso.mean(state[1], session)}
     checksum = zlib.crc32(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(variables)))
-    print(
-        f"node {session.node}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, parameters {checksum:08x}"
-    )
+    print(f"node {session.node}: loss {first:.3f} -> {loss:.3f}, parameters {checksum:08x}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--data")
+    parser.add_argument("--folder")
     for name, default in {"--image-size": 224, "--batch": 256, "--steps": 10**9}.items():
         parser.add_argument(name, type=int, default=default)
     with jdaso.Session() as session, ThreadPoolExecutor() as pool:

@@ -148,8 +148,9 @@ def reduce_on_plateau(
         with jax.debug_nans(False), jax.debug_infs(False):  # the state contains infinity at first
             plateau: Any = rule.init(jnp.float32(0))
         plateau = plateau._replace(best_value=jnp.float32(WORST_LOSS))
-        zero = jnp.zeros((), jnp.int32)
-        return PlateauState(zero, jnp.float32(0), zero, plateau)
+        # An array for each count: JAX donates no buffer twice.
+        step, losses = (jnp.zeros((), jnp.int32) for _ in range(2))
+        return PlateauState(step, jnp.float32(0), losses, plateau)
 
     def update(
         updates: PyTree,

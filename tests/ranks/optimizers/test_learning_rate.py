@@ -38,3 +38,25 @@ def test_factors_are_the_same_bits(make):
         assert all(others == factors for others in everyone)
         assert len(set(factors)) > 2, "the factor never fell: nothing was compared"
         jdaso.finalize(x, state, session)
+
+
+@pytest.mark.parametrize("make", ["daso", "synchronous", "master_weights"])
+def test_no_two_leaves_of_a_state_share_a_buffer(make):
+    """JAX donates no buffer twice: a step with ``donate_argnums`` would fail at its first call."""
+    inner = optax.chain(optax.adam(0.1), jdaso.reduce_on_plateau(4))
+    params = {"w": jnp.ones((40, 3), jnp.bfloat16), "b": jnp.zeros(3)}
+    with jdaso.Session(timeout_seconds=120) as session:
+        if make == "synchronous":
+            tx = jdaso.synchronous(inner, session=session, wire="int8")
+        else:
+            merge = jdaso.outer(optax.sgd(0.7, momentum=0.5))
+            tx = jdaso.daso(inner, phases=PHASES, session=session, wire="int8", merge=merge)
+        if make == "master_weights":
+            tx = jdaso.master_weights(tx)
+        state = tx.init(params)
+        places = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state) if np.size(x)]
+        assert len(set(places)) == len(places)
+        step = jax.jit(lambda g, state, x: tx.update(g, state, x, value=1.0), donate_argnums=1)
+        for _ in range(3):
+            updates, state = step(params, state, params)
+        jax.block_until_ready(updates)
