@@ -2,6 +2,7 @@
 
 mpiexec -n 2 python examples/larger_than_memory.py [FOLDER]
 
+FOLDER is on a file system that all nodes share; without it a temporary folder is used, on one host.
 Started again with the same FOLDER, on any number of nodes, the run continues where it stopped.
 """
 

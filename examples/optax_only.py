@@ -42,10 +42,10 @@ with jdaso.Session() as session:
     each = len(batches(num_images, BATCH, epoch=0, **share))
     steps = EPOCHS * each
 
-    # Written once for any number of nodes: rate and warm-up follow the batch of all nodes.
+    # Written once for any number of nodes; the rate grows with their root: see docs/scaling.md.
     rate = jdaso.scaled_warmup(
         BASE_RATE,
-        batch_size=BATCH * session.num_nodes,
+        batch_size=round(BATCH * session.num_nodes**0.5),
         base_batch_size=BASE_BATCH,
         warmup_steps=each,
     )

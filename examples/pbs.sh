@@ -18,6 +18,7 @@ cd "$PBS_O_WORKDIR" # PBS starts in the home folder
 
 # The environment in which jdaso was installed. mpi4py loads whichever MPI it finds; mpi4jax, if it
 # is used, is compiled against one: load here the module that was loaded when it was installed.
+# On GPUs the environment needs JAX for CUDA (jax[cuda13]); without it JAX computes on CPUs.
 # module load openmpi cuda
 VENV=${VENV:-$PBS_O_WORKDIR/.venv}
 source "$VENV/bin/activate"
@@ -27,6 +28,7 @@ RANKS=$(wc -l <"$PBS_NODEFILE")
 if [[ $(mpiexec --version 2>&1) =~ Open\ MPI|OpenRTE|PRRTE|prrte ]]; then
     # Otherwise it binds a rank to one core, shared by XLA, the data pipeline and the exchange's thread.
     LAUNCH=(mpiexec -n "$RANKS" --hostfile "$PBS_NODEFILE" --map-by ppr:1:node --bind-to none)
+    LAUNCH+=(-x PATH -x VIRTUAL_ENV) # other hosts get no more than these: add what the program reads
 else
     LAUNCH=(mpiexec -n "$RANKS" -f "$PBS_NODEFILE" -ppn 1) # MPICH and its derivatives
 fi

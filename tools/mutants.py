@@ -258,8 +258,8 @@ MUTANTS = [
     Mutant(
         "part of a copy that a device sends",
         "_payload/shards.py",
-        "at = jax.lax.axis_index(self._names) * self.length",
-        "at = jax.lax.axis_index(self._names) * 0",
+        "jax.lax.axis_index(self._names), keepdims=False",
+        "0, keepdims=False",
         "tests/unit/payload/test_shards.py",
     ),
     Mutant(
@@ -405,10 +405,33 @@ MUTANTS = [
     Mutant(
         "the common point of several nodes that go on from one",
         "checkpoint/_restore.py",
-        "return NEVER_STARTED if of_one else BEGUN_ANEW",
-        "return BEGUN_ANEW",
+        "anew = NEVER_STARTED if of_one else BEGUN_ANEW",
+        "anew = BEGUN_ANEW",
         "tests/ranks/checkpoint/test_checkpoint.py"
         "::test_several_nodes_go_on_from_one_as_after_a_warm_up",
+    ),
+    Mutant(
+        "the phases of several nodes that go on from one",
+        "checkpoint/_restore.py",
+        "if of_one and has_other_phases(first, session):",
+        "if False:",
+        "tests/ranks/checkpoint/test_other_settings.py"
+        "::test_several_nodes_go_on_from_one_with_the_phases_of_the_program",
+    ),
+    Mutant(
+        "the numbers that a failed save holds",
+        "checkpoint/_saver.py",
+        "            release(flights[released:])",
+        "            pass",
+        "tests/ranks/checkpoint/test_other_settings.py::test_saves_that_fail_hold_no_numbers",
+    ),
+    Mutant(
+        "a request to stop that no step has met",
+        "_nodes/stopping.py",
+        "self._wanted, self._signalled_at = True, at",
+        "pass",
+        "tests/unit/nodes/test_signals.py"
+        "::test_a_request_that_no_step_has_met_is_left_to_the_next_session",
     ),
     Mutant(
         "the order of two optimizers in one step",
@@ -863,7 +886,7 @@ MUTANTS = [
     Mutant(
         "versions of an optimizer that is made anew",
         "_engines/versions.py",
-        "if x != owner and some[-1].model == model]",
+        "if some[-1].model == model]",
         "if False]",
         "tests/unit/engines/test_versions.py"
         " tests/ranks/optimizers/test_wrappers.py::test_a_rate_that_is_set_by_hand_goes_on",
@@ -1022,8 +1045,8 @@ MUTANTS = [
     Mutant(
         "end of the ranks of a node",
         "_session/joining.py",
-        "wait_at_end(wait)",
-        "wait_at_end(lambda: None)",
+        "wait_at_end(lambda: comm.Ibarrier().Test)",
+        "wait_at_end(lambda: lambda: True)",
         "tests/launches/limits/test_ends.py::test_a_rank_may_work_on_after_the_others_of_its_node",
     ),
     Mutant(

@@ -20,7 +20,7 @@ set -euo pipefail
 cd "$PBS_O_WORKDIR" # PBS starts in the home folder
 
 # The environment in which jdaso was installed, and the module of the MPI that its mpi4py loads.
-# module load openmpi
+# module load mpich  # the MPI that the study names as its library
 VENV=${VENV:-$PBS_O_WORKDIR/.venv}
 source "$VENV/bin/activate"
 

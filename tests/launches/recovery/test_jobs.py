@@ -77,6 +77,7 @@ def test_pbs_with_open_mpi_binds_nothing(tmp_path):
 """
     done = job("pbs.sh", tmp_path, {"mpiexec": stub}, TRAIN="python train.py")
     launch = f"-n 2 --hostfile {tmp_path}/machines --map-by ppr:1:node --bind-to none"
+    launch += " -x PATH -x VIRTUAL_ENV"
     assert done.returncode == 0 and f"{launch} python train.py" in done.stdout, done.stdout
 
 
