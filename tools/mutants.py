@@ -428,8 +428,8 @@ MUTANTS = [
     Mutant(
         "a request to stop that no step has met",
         "_nodes/stopping.py",
-        "self._wanted, self._signalled_at = True, at",
-        "pass",
+        "if (found := _signals.unmet(signals)) is not None:",
+        "if (found := None) is not None:",
         "tests/unit/nodes/test_signals.py"
         "::test_a_request_that_no_step_has_met_is_left_to_the_next_session",
     ),
@@ -1529,8 +1529,8 @@ MUTANTS = [
     Mutant(
         "one signal too many ends the process",
         "_launch/signals.py",
-        "end = any([taker.signalled() for taker in takers])",
-        "end = [taker.signalled() for taker in takers] == []",
+        "end = any([taker.signalled(number) for taker in takers])",
+        "end = [taker.signalled(number) for taker in takers] == []",
         f"{PLAYED}/test_signals.py",
     ),
     Mutant(

@@ -77,6 +77,12 @@ class Versions:
         self._known: dict[int, list[Version]] = {}  # by optimizer, the last two
         self.anchor_shapes = self._programs.anchor_shapes
         self.outer_shapes = self._programs.outer_shapes
+        if jax.tree.leaves(self.outer_shapes) and not rule.needs_anchor:
+            raise ValueError(
+                f"The merge rule {rule.name!r} has state of its own (`init`) and "
+                "needs_anchor=False. The host keeps such state with the anchor: set "
+                "needs_anchor=True."
+            )
         self.outer_form = self._programs.outer_form
         self._warned: set[int] = set()
         self._skips = 0

@@ -34,8 +34,10 @@ def gpu_identities() -> list[str] | None:
     A launcher that gives each rank its own devices (Slurm's control groups) numbers them from 0 in
     each rank, so the numbers cannot show whether two ranks see the same GPU.
     """
-    chosen, names = os.environ.get("CUDA_VISIBLE_DEVICES"), visible_gpus()
-    if os.environ.get("JAX_PLATFORMS") == "cpu" or (chosen is not None and not names):
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return []
+    names = visible_gpus()
+    if not names and "CUDA_VISIBLE_DEVICES" in os.environ:
         return []
     uuids = _uuids()
     if not uuids:  # nvidia-smi is missing: only the names are known

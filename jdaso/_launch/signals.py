@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .reports import say_saves
 
@@ -26,13 +26,27 @@ _ACTION_BYTES = 1024
 class Taker(Protocol):
     """An object that is called when a signal arrives."""
 
-    def signalled(self) -> bool:
+    def signalled(self, number: int) -> bool:
         """Handles a signal; returns whether it is one too many and the process must end now."""
         ...
 
     def hold(self, error: BaseException) -> None:
         """Keeps an exception of another handler, to be raised once the run is saved."""
         ...
+
+
+class Unmet(NamedTuple):
+    """A signal that asked a run to stop after the last step of its session.
+
+    Attributes:
+        number: the signal.
+        at: when it came, by `time.monotonic`.
+        held: the exception that another handler of the signal raised, if any.
+    """
+
+    number: int
+    at: float
+    held: BaseException | None
 
 
 _LIBRARY: Any = None  # the C library, to read and restore handlers that Python does not see
@@ -42,7 +56,7 @@ with contextlib.suppress(OSError, TypeError):
 _takers: dict[int, list[Taker]] = {}
 _handlers: dict[int, _Handler] = {}
 _of_thread = threading.local()
-_unmet: float | None = None
+_unmet: Unmet | None = None
 
 
 def check(numbers: Any) -> tuple[int, ...]:
@@ -90,15 +104,16 @@ def give_back(taker: Taker) -> None:
         say_saves(_taken())
 
 
-def note_unmet(at: float | None) -> None:
-    """Notes when a signal came to which no taker could respond; None once one has."""
+def note_unmet(request: Unmet | None) -> None:
+    """Keeps a signal that came too late for its taker, for the next one; None once it is met."""
     global _unmet
-    _unmet = at
+    _unmet = request
 
 
-def unmet() -> float | None:
-    """Returns when a signal came to which no taker has responded yet, by `time.monotonic`."""
-    return _unmet
+def unmet(numbers: Iterable[int]) -> Unmet | None:
+    """Returns the signal that no taker has met yet, if it is one of these and this thread's."""
+    main = threading.current_thread() is threading.main_thread()
+    return _unmet if main and _unmet is not None and _unmet.number in numbers else None
 
 
 def _taken() -> list[int]:
@@ -133,7 +148,7 @@ class _Handler:
         if not takers:
             self._pass_on(number, frame)
             return
-        end = any([taker.signalled() for taker in takers])
+        end = any([taker.signalled(number) for taker in takers])
         try:
             self._call_previous(number, frame)
         except BaseException as error:  # SystemExit, for example: the run is saved first

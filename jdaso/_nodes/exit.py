@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import sys
 import threading
@@ -77,7 +78,7 @@ def watch(session: Member) -> None:
 def wait_at_end(begin: Callable[[], Callable[[], object]]) -> None:
     """Calls `begin` when the process ends, before JAX and MPI end, unless the job is ended.
 
-    `begin` returns a function that is called, in a process without an error, until it is true.
+    `begin` returns a function that is called until it is true; after an error, some seconds only.
     """
     _waits.append(begin)
 
@@ -174,7 +175,7 @@ def _end() -> None:
                 log.exception("jdaso could not close a session at exit")
                 end_job()
     if not ends_job() and not _failed:
-        _wait_at_end(waits=True)
+        _wait_at_end()
         if _state["bereft"]:
             _leave_mpi()
         return
@@ -193,7 +194,7 @@ def _end() -> None:
             if any(detector.known.dead for detector in detectors):
                 _leave_mpi()
             else:
-                _wait_at_end(waits=False)  # others, without an error, may wait for this process
+                _wait_at_end(_GRACE_SECONDS)  # others, without an error, may wait for this process
             return
         sys.stderr.write(
             "jdaso: another node has failed, and its program does not end (look for a thread that "
@@ -203,13 +204,11 @@ def _end() -> None:
     abort()
 
 
-def _wait_at_end(*, waits: bool) -> None:
+def _wait_at_end(limit_seconds: float = math.inf) -> None:
     """Begins what `wait_at_end` was given, and waits for each in turn."""
     for begin in _waits:
         with contextlib.suppress(Exception):  # MPI has ended, or a rank has failed
-            ends = begin()
-            if waits:
-                poll(ends)
+            poll(begin(), limit_seconds=limit_seconds)
 
 
 def _all_have_ended(detectors: list[Detector]) -> bool:

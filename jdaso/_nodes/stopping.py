@@ -40,6 +40,7 @@ class Stopping:
 
     def __init__(self, node: int, nodes: int, send: Callable[[int, int, int], None]):
         self._node, self._living, self._send = node, list(range(nodes)), send
+        self._signal: int | None = None
         self._signalled_at: float | None = None
         self.held: BaseException | None = None
         self._wanted = self._asked = self._holds = self._met = False
@@ -53,13 +54,15 @@ class Stopping:
 
         Python handles signals in the main thread only; in other threads this does nothing.
         """
+        signals = tuple(signals)
         _signals.take(signals, self)
-        if (at := _signals.unmet()) is not None:  # it came after the last step of a session
-            self._wanted, self._signalled_at = True, at
+        if (found := _signals.unmet(signals)) is not None:  # after the last step of a session
+            self._wanted = True
+            self._signal, self._signalled_at, self.held = found
 
-    def signalled(self) -> bool:
+    def signalled(self, number: int) -> bool:
         """Handles a signal; returns whether to end now, because another came long before."""
-        self._wanted, now = True, time.monotonic()
+        self._wanted, self._signal, now = True, number, time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
         return now > self._signalled_at + _REPEAT_SECONDS
@@ -135,8 +138,9 @@ class Stopping:
         A request that came after the last step is left to the next session of this process.
         """
         _signals.give_back(self)
-        if self._signalled_at is not None:
-            _signals.note_unmet(None if self._met else self._signalled_at)
+        if self._signal is not None and self._signalled_at is not None:
+            unmet = _signals.Unmet(self._signal, self._signalled_at, self.held)
+            _signals.note_unmet(None if self._met else unmet)
 
     def _stop_if_all_hold(self) -> None:
         if self._stop is None and set(self._living) <= set(self._held):

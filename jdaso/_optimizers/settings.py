@@ -77,17 +77,7 @@ def check_on_drift(on_drift: str) -> None:
 
 
 def check_rule(rule: Merge, session: Session) -> None:
-    """Raises if a merge rule cannot be used between these nodes.
-
-    Raises:
-        ValueError: the rule has state but no anchor, or the rule needs whole leaves and the ranks
-            of a node have only parts.
-    """
-    if type(rule).init is not Merge.init and not rule.needs_anchor:
-        raise ValueError(
-            f"The merge rule {rule.name!r} has state of its own (`init`) and needs_anchor=False. "
-            "The host keeps such state with the anchor: set needs_anchor=True."
-        )
+    """Raises if a merge rule needs whole leaves and the ranks of a node have only parts."""
     if not session.joined or rule.acts_by_element():
         return
     raise ValueError(

@@ -58,7 +58,8 @@ class Checkpoints:
 
     On another number of nodes, parameters, inner optimizer and all other float leaves become the
     mean over the old nodes, in float64; integers become node 0's; random keys that differed stay
-    different. Phases, plateau state and the outer optimizer continue. The exchange in flight is
+    different. Phases, plateau state and the outer optimizer continue (after a run of one node the
+    outer optimizer begins anew, and phases with another B, S or l). The exchange in flight is
     dropped: its content is in the mean of the parameters already, except the error feedback of a
     narrow wire. Losses that no exchange has carried yet are dropped too.
 

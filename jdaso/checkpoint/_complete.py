@@ -27,7 +27,12 @@ def complete(folder: Path) -> Manifest | DamagedError | None:
 
 
 def is_cut_short(folder: Path) -> bool:
-    """Returns whether a manifest is certainly missing; an unreadable one is not."""
+    """Returns whether a manifest is certainly missing; an unreadable one is not.
+
+    One behind a symbolic link may be on a file system that is not mounted now.
+    """
+    if folder.is_symlink():
+        return False
     if _is_missing(manifest_path(folder, 0)):
         return True
     try:

@@ -63,11 +63,15 @@ def check_facts(manifest: Manifest, session: Session, *, goes_on: bool = True) -
 
 
 def has_other_phases(manifest: Manifest, session: Session) -> bool:
-    """Returns whether an optimizer has other phases here than in the checkpoint."""
+    """Returns whether an optimizer has another B, S or l here than in the checkpoint.
+
+    Lengths of phases may differ; so may the number of fragments.
+    """
     here = dict(facts_of(session))
+    lengths = re.compile(r"\b(total|warmup|cooldown)_steps=\d+")
+    rest = lambda value: lengths.sub("", _without_fragments(value) or "")  # noqa: E731
     return any(
-        name.startswith("the setting phases ")
-        and _without_fragments(here.get(name)) != _without_fragments(value)
+        name.startswith("the setting phases ") and rest(here.get(name)) != rest(value)
         for name, value in manifest.facts
     )
 

@@ -7,7 +7,7 @@ A rank saves what it has, and with each array the place of its numbers in the le
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +61,17 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
     found: list[Kept] = []
     if session.simulated or session.num_nodes == 1:  # there the state itself holds it
         return found
+    try:
+        for kept in _each_kept(state, session, found):
+            found.append(kept)
+    except BaseException:
+        release(found)
+        raise
+    return found
+
+
+def _each_kept(state: PyTree, session: Session, found: Sequence[Kept]) -> Iterator[Kept]:
+    """Yields what `keep_flights` returns; `found` has those before."""
     for flight in flights_of(state):
         about = flight.optimizer, flight.model
         for meaning, held in held_by(session, flight.optimizer, flight.fragment):
@@ -73,14 +84,13 @@ def keep_flights(state: PyTree, session: Session) -> list[Kept]:
                 continue
             version = versions.kept(flight.ticket, *about, in_flight=flight.in_flight)
             if version is not None:
-                found.append(Kept(flight._replace(meaning=meaning), held, version))
+                yield Kept(flight._replace(meaning=meaning), held, version)
                 break
         else:
             raise CheckpointError(
                 f"The state goes on from an exchange (ticket {flight.ticket}) that this session "
                 "did not start. Save the state that the last update returned."
             )
-    return found
 
 
 def release(flights: Sequence[Kept]) -> None:

@@ -233,7 +233,8 @@ class Folder:
             damaged = isinstance(manifest, DamagedError)
             last_one = whole is not None and _number(path) >= last
             written = _number(path) > newest and (manifest is None or last_one)
-            if path not in kept and not damaged and not written:
+            away = manifest is None and path.is_symlink()  # its file system is not mounted
+            if path not in kept and not damaged and not written and not away:
                 _complete.remove(path)
         return newest
 

@@ -113,6 +113,11 @@ def _begun_anew(
     anew = NEVER_STARTED if of_one else BEGUN_ANEW
     found = {leaf.file: anew[leaf.field] for leaf, _ in here if leaf.field in anew}
     if of_one and has_other_phases(first, session):
+        log.warning(
+            "The checkpoint of step %d is of one node, which had other phases: B, S and the state "
+            "of a plateau begin anew, with those of this program.",
+            first.step,
+        )
         phases = ((leaf, value) for leaf, value in here if leaf.field == "phase")
         found |= {leaf.file: np.asarray(value) for leaf, value in phases}
     return found

@@ -93,6 +93,7 @@ class Saver:
         for leaf, value in mine:
             buffer = self._buffers.get(leaf.file)
             self._buffers[leaf.file] = to_host(SavedValue(leaf, value), buffer)
+        score = None if score is None else float(score)
         flights = self._flights = keep_flights(state, session)
         manifest = Manifest(
             run=self._run,
@@ -101,7 +102,7 @@ class Saver:
             node=self._node,
             nodes=self._nodes,
             begun=session.topology.num_ranks,
-            score=None if score is None else float(score),
+            score=score,
             facts=facts_of(session),
             leaves=tuple(value.leaf for value in values),
             parted=parted,
@@ -110,14 +111,19 @@ class Saver:
             versions={"jdaso": __version__, "jax": jax.__version__},
             ranks_per_node=session.ranks_per_node,
         )
-        self._writer = threading.Thread(
+        writer = threading.Thread(
             target=self._write,
             args=(manifest, self._buffers, flights),
             name="jdaso-save",
             daemon=True,
         )
         _finish_at_exit(self)
-        self._writer.start()
+        try:
+            writer.start()
+        except BaseException:  # as where the system allows no more threads
+            release(flights)
+            raise
+        self._writer = writer
         size = sum(array.nbytes for array in self._buffers.values())
         session.timeline.record("checkpoint", step, begin, size_bytes=size)
 

@@ -524,3 +524,37 @@ def of_split(key):
     key = jax.random.wrap_key_data(key)
     made = [jax.random.split(key, 4), *(jax.random.fold_in(key, k)[None] for k in range(8))]
     return jax.random.key_data(jnp.concatenate(made))
+
+
+def test_a_folder_is_swept_up_to_a_number(tmp_path):
+    """A new node 0 takes the folder while others may be writing the save after the last."""
+    for number in (3, 4):
+        (tmp_path / f"step_0000000{number}-00000{number}").mkdir()
+    folder = Folder(tmp_path)
+    folder.take("run", 3)
+    assert saves(tmp_path) == ["step_00000004-000004"]
+    folder.give_back()
+    folder.take("run")
+    assert saves(tmp_path) == []
+    folder.give_back()
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+def test_of_a_link_to_an_archive_only_the_link_is_removed(mounted, tmp_path):
+    """And not even that while the archive is away, which may come back."""
+    folder, archive = tmp_path / "run", tmp_path / "archive"
+    with opened(folder) as checkpoints:
+        checkpoints.save(1, a_state(1))
+        checkpoints.wait()
+    name = saves(folder)[0]
+    (folder / name).rename(archive)
+    (folder / name).symlink_to(archive, target_is_directory=True)
+    if not mounted:
+        archive.rename(tmp_path / "away")
+    with opened(folder, keep_last=1) as checkpoints:
+        for step in (2, 3):
+            checkpoints.save(step, a_state(step))
+            checkpoints.wait()
+    assert (name in saves(folder)) == (not mounted)
+    kept = archive if mounted else tmp_path / "away"
+    assert files.Manifest.read(kept, 0).step == 1

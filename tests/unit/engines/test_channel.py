@@ -48,7 +48,7 @@ def channel(link):
     layout = layout_of([jnp.zeros(2000)], 1, 2048)
     assert len(layout.widths) > 2
     control = Control(Topology(0, 1, "here"), timeout_seconds=120.0)
-    channel = Channel(layout, wire_of("float32"), InTurn(link, 20.0), control, Timeline(), Pace())
+    channel = Channel(layout, wire_of("float32"), InTurn(link, 120.0), control, Timeline(), Pace())
     yield channel
     channel.close(5.0)
 

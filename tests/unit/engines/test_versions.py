@@ -60,7 +60,7 @@ def make():
         layout = layout_of([np.zeros(x, np.float32) for x in SHAPES], NODES, 4096, wire.block)
         others = Others(wire)
         control = Control(Topology(0, 1, "here"), timeout_seconds=120.0)
-        channel = Channel(layout, wire, InTurn(others, 20.0), control, Timeline(), Pace())
+        channel = Channel(layout, wire, InTurn(others, 120.0), control, Timeline(), Pace())
         channel._nodes = channel.worker._nodes = NODES
         channels.append(channel)
         versions = Versions(channel, merge_of(rule), list, checks=True, node=0)
@@ -298,6 +298,20 @@ def test_optimizers_made_anew_for_one_model_take_turns(make, wire):
         results.append(changes)
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class Average(Merge):
+    """A rule of a user's, with state and without an anchor."""
+
+    name, keeps_progress, needs_anchor = "average", True, False
+
+    def init(self, params):
+        return params
+
+
+def test_a_merge_rule_with_state_needs_an_anchor(make):
+    with pytest.raises(ValueError, match=r"'average' has state .* set needs_anchor=True"):
+        make("float32", Average())
 
 
 def test_merge_rules_made_anew_for_one_model_take_turns(make):

@@ -56,7 +56,9 @@ def meeting(other):
 def channel_with(reduce):
     layout = layout_of([jnp.zeros(600), jnp.zeros(600)], 1, 2048)
     control = Control(Topology(0, 1, "here"), timeout_seconds=120.0)
-    channel = Channel(layout, wire_of("float32"), InTurn(reduce, 20.0), control, Timeline(), Pace())
+    channel = Channel(
+        layout, wire_of("float32"), InTurn(reduce, 120.0), control, Timeline(), Pace()
+    )
     yield channel
     channel.close(5.0)
 

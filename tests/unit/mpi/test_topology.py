@@ -149,8 +149,11 @@ def test_gpus_are_known_by_their_uuids(monkeypatch, tmp_path, chosen, gpus, iden
     tool.unlink()
     if chosen is not None:
         assert _gpus.gpu_identities() == gpus
+    tool.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
+    tool.chmod(0o755)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert _gpus.gpu_identities() == []
+    assert not (tmp_path / "asked").exists()  # the driver may hang
 
 
 def test_one_rank_of_a_host_keeps_all_gpus(claim):

@@ -9,7 +9,6 @@ import pytest
 
 import jdaso
 from jdaso._jax.transformations import require_transformation
-from jdaso._rules.merge import Merge
 
 PHASES = jdaso.Phases(20, 2, 2, sync_every=2)
 PARAMS = {"w": jnp.ones(3)}
@@ -41,7 +40,7 @@ def test_a_loss_or_weight_that_is_no_scalar(make, name, session):
     updated(session, make, **{name: jnp.ones(2)})
 
 
-@pytest.mark.parametrize("given", ["adam", optax.adam, None], ids=repr)
+@pytest.mark.parametrize("given", ["adam", optax.adam, None], ids=["name", "function", "none"])
 def test_what_is_no_optax_transformation_is_refused(given):
     with pytest.raises(
         TypeError, match=r"jdaso.outer: .* must be an optax transformation"
@@ -49,17 +48,3 @@ def test_what_is_no_optax_transformation_is_refused(given):
         require_transformation(given, "jdaso.outer: the outer optimizer")
     assert ("Call adam: adam(...)" in str(found.value)) == (given is optax.adam)
     require_transformation(optax.adam(1e-3), "jdaso.outer: the outer optimizer")
-
-
-class Average(Merge):
-    """A rule of a user's, with state and without an anchor."""
-
-    name, keeps_progress, needs_anchor = "average", True, False
-
-    def init(self, params):
-        return params
-
-
-def test_a_merge_rule_with_state_needs_an_anchor(session):
-    with pytest.raises(ValueError, match=r"'average' has state .* set needs_anchor=True"):
-        jdaso.daso(optax.sgd(0.1), phases=PHASES, session=session, merge=Average())
