@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from ..fabric import Fabric, Hybrid, Prediction, Training, advise, predict, predict_synchronous
-from ..fabric._emulate.cluster import bits_per_second_of
+from ..fabric._emulate.cluster import any_bits_per_second_of
 from . import _hybrid, _measured
 from ._writing import writing
 
@@ -179,7 +179,7 @@ def described(arguments: argparse.Namespace) -> tuple[Fabric, Training, int]:
         host = {"copy_bytes_per_second": arguments.copy_gbytes * 1e9, "accelerators": False}
     fabric = Fabric(
         nodes=arguments.nodes,
-        bits_per_second=bits_per_second_of(chosen["rate"]),
+        bits_per_second=any_bits_per_second_of(chosen["rate"]),
         latency_seconds=chosen["latency_us"] * 1e-6,
         jitter_seconds=arguments.jitter_ms / 1e3,
         **host,

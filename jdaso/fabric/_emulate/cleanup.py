@@ -71,7 +71,8 @@ def require_tools() -> None:
     if os.geteuid() != 0:
         raise ClusterError(
             "An emulated cluster is made of network namespaces, which only root may make: run the "
-            "same command with sudo, or in a container with the capability SYS_ADMIN."
+            "same command with sudo, or in a container with the capabilities SYS_ADMIN and "
+            "NET_ADMIN."
         )
 
 

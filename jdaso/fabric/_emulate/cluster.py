@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
@@ -144,15 +145,31 @@ def emulated_cluster(
 
 
 def bits_per_second_of(rate: str | float) -> float:
-    found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?) *([a-z]*)(?:/s)?", str(rate).strip().lower())
+    """Returns the rate of an emulated link.
+
+    Raises:
+        ValueError: the text is no rate, or a link cannot be limited to it.
+    """
+    if not _LEAST_BITS <= (bits := any_bits_per_second_of(rate)) <= _MOST_BITS:
+        raise ValueError(f"The rate of an emulated link is 10 mbit to 1000 gbit, got {rate!r}.")
+    return bits
+
+
+def any_bits_per_second_of(rate: str | float) -> float:
+    """Returns a rate, given in bits per second or as a text such as ``"2.5gbit"``.
+
+    Raises:
+        ValueError: the text is no rate above 0.
+    """
+    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) *([a-z]*)(?:/s)?", str(rate).strip().lower())
     try:
-        bits = float(found[1]) * _UNITS[found[2]] if found else float("nan")
+        bits = float(found[1]) * _UNITS[found[2]] if found else math.nan
     except (KeyError, ValueError):
-        bits = float("nan")
-    if not _LEAST_BITS <= bits <= _MOST_BITS:
+        bits = math.nan
+    if not 0 < bits < math.inf:
         raise ValueError(
-            "rate must be bits per second, or a text such as '100mbit' or '2.5gbit', from 10 mbit "
-            f"to 1000 gbit, got {rate!r}."
+            "rate must be bits per second above 0, or a text such as '100mbit' or '2.5gbit', got "
+            f"{rate!r}."
         )
     return bits
 

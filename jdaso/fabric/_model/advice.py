@@ -32,14 +32,14 @@ def advise(
     For each wire, B is the smallest with which nothing is exposed (see `predict`) and a cycle's
     starts and merges take at most 5 % of its steps, as in ``Phases(sync_every="auto")``; if they
     take more with every B, the smallest with which nothing is exposed. S is the smallest for that
-    B. Steps within 1 % of each other count as equal; then the smaller B comes first (nodes drift
+    B. Steps within 1 % of the fastest count as equal; then the smaller B comes first (nodes drift
     less), then the wider wire.
 
     Args:
         fabric: the cluster.
         training: the training; B and S are those of a measured run, if there is one.
         least_steps: the smallest B to consider, ``training.sync_every`` by default.
-        most_steps: wires that would need a larger B are left out.
+        most_steps: wires that would need a larger B are left out; `least_steps` is always tried.
         exchange_seconds_measured: the time of an exchange on ``training.wire`` in a run
             (``Stats.exchange_seconds / Stats.exchanges``), used instead of the model's; the other
             wires scale from it by their bytes.
@@ -71,9 +71,10 @@ def advise(
             found += hidden[:1]
     fastest = min((a.prediction.step_seconds for a in found), default=0.0)
 
-    def rank(advice: Advice) -> tuple[bool, int, float]:
-        chosen, near = advice.training, advice.prediction.step_seconds <= 1.01 * fastest
-        return not near, chosen.sync_every, -WIRE_BYTES[chosen.wire]
+    def rank(advice: Advice) -> tuple[float, int, float]:
+        chosen, seconds = advice.training, advice.prediction.step_seconds
+        near = seconds <= 1.01 * fastest
+        return 0.0 if near else seconds, chosen.sync_every, -WIRE_BYTES[chosen.wire]
 
     return sorted(found, key=rank)
 

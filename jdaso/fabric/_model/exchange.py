@@ -77,8 +77,8 @@ def exchange_seconds(fabric: Fabric, parameters: int, wire: str, chunk_bytes: in
 
 def handling_seconds(fabric: Fabric, training: Training) -> tuple[float, float]:
     """Returns the cost of a cycle's start and merge (packing, copying, the rule), and per step."""
-    if fabric.accelerators:  # their memory is fast: only the copies to the host count
-        moved = training.parameters * WIRE_BYTES[training.wire]
+    if fabric.accelerators:  # their memory is fast: only the copies to the host and back count
+        moved = 4 * training.parameters  # float32 on any wire: the host encodes
         return 2 * moved / fabric.staging_bytes_per_second, 0.0
     passes = sum(_PASSES["float32" if training.wire == "float32" else "narrow"])
     one = _pass_seconds(fabric, training)
@@ -102,7 +102,7 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
     A fragment's exchange may take S steps. The step that merges it waits for any time beyond that,
     and all F exchanges of a cycle must fit on the link::
 
-        exposed = max(0, F * (exchange + (slowest node's lag after B steps) - S * step),
+        exposed = max(0, F * (exchange + (slowest node's lag after B / F steps) - S * step),
                       F * exchange - B * step)
         cycle   = B * step + start + merge + exposed
 
@@ -116,8 +116,8 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
         return Prediction(bare, bare, 0.0, 0.0, 0.0, 0.0)
     handling, each = handling_seconds(fabric, training)
     exchange = exchange_scale * fragment_seconds(fabric, training)
-    every, lag = training.sync_every, fabric.wait_for_slowest * math.sqrt(training.sync_every)
-    count, step = training.count, bare + each
+    every, count, step = training.sync_every, training.count, bare + each
+    lag = fabric.wait_for_slowest * math.sqrt(every / count)  # since the last merge of any fragment
     late = count * (exchange + lag - training.delay * step)
     exposed = max(0.0, late, count * exchange - every * step)
     handling = each + handling / every

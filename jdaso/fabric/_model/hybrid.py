@@ -33,7 +33,7 @@ class Hybrid:
         chunk_bytes: the most float32 bytes sent at once.
         partitions_per_node: ranks of a pipeline that share a node, its link and its memory;
             divides K.
-        fragments: F, or ``"auto"``, as in `jdaso.Phases`.
+        fragments: F, or ``"auto"``, which is 1 in pipelines.
 
     Raises:
         ValueError: a number is out of range, or the order does not hold each action once.

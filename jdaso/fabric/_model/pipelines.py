@@ -145,7 +145,10 @@ def _averages(
     for ranks, span in zip(_nodes_of_a_pipeline(hybrid), spans, strict=True):
         held = sum(hybrid.parameters[rank] for rank in ranks)
         if hybrid.averaging == "daso":
-            found.append(predict(group, hybrid.training(held, pipeline)))
+            training = hybrid.training(held, pipeline)
+            if training.fragments == "auto":  # between the replicas of a partition
+                training = dataclasses.replace(training, fragments=1)
+            found.append(predict(group, training))
         else:
             found.append(predict_synchronous(group, hybrid.training(held, span)))
     return found

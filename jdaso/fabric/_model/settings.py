@@ -106,6 +106,8 @@ class Training:
             )
         if self.wire not in WIRE_BYTES:
             raise ValueError(f"wire must be one of {', '.join(WIRE_BYTES)}, got {self.wire!r}.")
+        if self.chunk_bytes < 1:
+            raise ValueError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}.")
         if self.fragments != "auto" and (
             isinstance(self.fragments, str)
             or self.fragments < 1

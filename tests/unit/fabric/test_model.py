@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jdaso.cli import main
 from jdaso.fabric import Fabric, Training, advise, predict, predict_synchronous
+from jdaso.fabric._emulate.cluster import any_bits_per_second_of, bits_per_second_of
 from jdaso.fabric._model.exchange import exchange_seconds
 from jdaso.fabric._model.settings import WIRE_BYTES
 
@@ -166,6 +167,7 @@ def test_the_slowest_of_many(nodes):
         (lambda: Training(1, 0.0), "step_seconds must be above 0"),
         (lambda: Training(1, 0.1, sync_every=2, delay=3), "delay must be within 1..sync_every"),
         (lambda: Training(1, 0.1, wire="int2"), "wire must be one of .*got 'int2'"),
+        (lambda: Training(1, 0.1, chunk_bytes=0), "chunk_bytes must be at least 1, got 0"),
         (lambda: Training(1, 0.1, fragments=3), "divide sync_every=4, got 3"),
         (lambda: Training(1, 0.1, fragments="all"), "divide sync_every=4, got 'all'"),
     ],
@@ -181,7 +183,7 @@ def test_the_command(capsys, tmp_path):
     assert main([*command, "--advise", "--plot", str(picture)]) == 0
     said = capsys.readouterr().out
     assert "4 nodes, links of 1 Gbit/s" in said
-    assert 'Advice: wire="int4", sync_every=1, delay=1: ' in said, said
+    assert 'Advice: wire="bfloat16", sync_every=4, delay=1: ' in said, said
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert main([*command, "--json"]) == 0
     rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
@@ -228,3 +230,42 @@ def test_the_output_in_the_docs_is_what_the_command_prints(capsys):
     options, _, rest = rest.partition("\n```\n\n```text\n")
     assert main(["simulate", "--preset", "juwels-booster", *shlex.split(options)]) == 0
     assert capsys.readouterr().out == rest.partition("```")[0]
+
+
+@pytest.mark.parametrize("wire", sorted(WIRE_BYTES))
+def test_accelerators_and_hosts_exchange_float32_on_any_wire(wire):
+    """The host encodes: 25.6 M numbers of 4 bytes go there and back, at 20 GB/s."""
+    fabric = Fabric(4, 1e12, latency_seconds=0.0, staging_bytes_per_second=20e9)
+    found = predict(fabric, Training(25_600_000, 0.2, sync_every=4, delay=4, wire=wire))
+    assert found.handling_seconds == pytest.approx(2 * 4 * 25.6e6 / 20e9 / 4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_step_that_may_run_ahead_waits_no_longer_than_one_that_must_not(count):
+    """Nodes drift apart between merges, which come every B / F steps."""
+    fabric = Fabric(64, 800e9, latency_seconds=2e-6, jitter_seconds=0.03)
+    training = Training(25_600_000, 0.1, sync_every=8, delay=1, fragments=count)
+    waits = predict_synchronous(fabric, training)
+    assert predict(fabric, training).exposed_seconds < waits.exposed_seconds
+
+
+def test_advice_is_in_the_order_of_its_steps():
+    """Steps within 1 % of the fastest are equal; all others are not."""
+    found = advise(Fabric(8, 50e6, accelerators=False), Training(25_600_000, 0.8), least_steps=1)
+    seconds = [advice.prediction.step_seconds for advice in found]
+    near = [x for x in seconds if x <= 1.01 * min(seconds)]
+    assert seconds[: len(near)] == near or set(seconds[: len(near)]) == set(near)
+    assert seconds[len(near) :] == sorted(seconds[len(near) :]) and len(near) < len(seconds)
+
+
+@pytest.mark.parametrize(
+    ("rate", "bits"), [("3200gbit", 3.2e12), ("5mbit", 5e6), ("1e+10", 1e10), ("2.5gbit/s", 2.5e9)]
+)
+def test_any_rate_is_simulated_and_some_are_emulated(rate, bits, capsys):
+    assert any_bits_per_second_of(rate) == bits
+    assert main(["simulate", "--nodes", "4", "--rate", rate]) == 0
+    if 1e7 <= bits <= 1e12:
+        assert bits_per_second_of(rate) == bits
+    else:
+        with pytest.raises(ValueError, match="emulated link is 10 mbit to 1000 gbit"):
+            bits_per_second_of(rate)

@@ -52,6 +52,13 @@ def test_schedules_and_places(capsys):
     assert inside["MB a step"] < plain["MB a step"]
 
 
+def test_pipelines_have_one_fragment_unless_told_otherwise(capsys):
+    slow = ("--rate", "250mbit", "--activation-mb", "0", "--delay", "1")
+    mine, one = rows_of(capsys, *slow), rows_of(capsys, *slow, "--fragments", "1")
+    assert mine["hybrid, daso"] == one["hybrid, daso"]
+    assert mine["data, daso"] != one["data, daso"]  # there it is up to 8
+
+
 def test_fragments_reach_the_pipelines(capsys):
     """On a slow link the fragments' exchanges fit behind a cycle; one must end within S steps."""
     slow = ("--rate", "250mbit", "--activation-mb", "0", "--delay", "1")
