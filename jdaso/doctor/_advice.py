@@ -13,6 +13,9 @@ from typing import Any
 from .._launch.environment import alone
 from ._launcher import binding
 
+_COPY_GBYTES = 10.0
+"""Speed at which a host is assumed to copy memory, in GB/s."""
+
 _HEADERS = 0.95
 """`Fabric.efficiency`: the model subtracts headers, but a measured rate already excludes them."""
 
@@ -30,6 +33,7 @@ class Measured:
         devices: of each rank.
         vendor: vendor of the launcher.
         ranks_per_node: R; the nodes of a host share its link, the ranks of a node its bytes.
+        gpus: whether the ranks have GPUs, whose memory is fast.
     """
 
     nodes: int
@@ -40,6 +44,7 @@ class Measured:
     devices: int
     vendor: str
     ranks_per_node: int = 1
+    gpus: bool = True
 
 
 def advice(found: Measured, *, parameters: float, step_ms: float, limit_seconds: float) -> dict:
@@ -58,13 +63,14 @@ def advice(found: Measured, *, parameters: float, step_ms: float, limit_seconds:
     command = [sys.executable, "-m", "jdaso", "simulate", "--advise", "--json"]
     for option, value in (
         ("nodes", found.nodes),
-        ("rate", f"{min(max(bits, 1e7), 1e12):.0f}bit"),
+        ("rate", f"{max(bits, 1):.0f}bit"),
         ("latency-us", f"{found.latency_seconds * 1e6:.3f}"),
         ("devices", found.devices),
         ("parameters", parameters),
         ("step-ms", step_ms),
+        ("copy-gbytes", None if found.gpus else _COPY_GBYTES),
     ):
-        command += [f"--{option}", str(value)]
+        command += [f"--{option}", str(value)] if value is not None else []
     environment = {**alone(os.environ), "JAX_PLATFORMS": "cpu"}
     try:
         done = subprocess.run(

@@ -298,6 +298,7 @@ def _advice(
         cores_per_host=min(about["all_cores"] for about in records.values()),
         devices=min(about["devices"] for about in records.values()),
         vendor=launch.vendor,
+        gpus=any(about["gpus"] for about in records.values()),
     )
     return advice(
         found,

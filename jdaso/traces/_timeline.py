@@ -52,7 +52,8 @@ class Stats(NamedTuple):
     Attributes:
         exchanges: exchanges between nodes that were completed while steps went on.
         blocking_means: means for which a step waited.
-        bytes_sent: bytes that this node sent over the network, for both.
+        bytes_sent: bytes that this rank sent over the network, for both; a node of several ranks
+            sends the sum over its ranks.
         exchange_seconds: sum over exchanges of the time from the start to the result.
         lost_seconds: the part of that time in which steps stood still, copying out or waiting.
         blocking_seconds: time in blocking means.

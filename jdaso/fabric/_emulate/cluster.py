@@ -151,7 +151,7 @@ def bits_per_second_of(rate: str | float) -> float:
         ValueError: the text is no rate, or a link cannot be limited to it.
     """
     if not _LEAST_BITS <= (bits := any_bits_per_second_of(rate)) <= _MOST_BITS:
-        raise ValueError(f"The rate of an emulated link is 10 mbit to 1000 gbit, got {rate!r}.")
+        raise ValueError(f"The rate of a link must be from 10 mbit to 1000 gbit, got {rate!r}.")
     return bits
 
 

@@ -106,6 +106,9 @@ def predict(fabric: Fabric, training: Training, *, exchange_scale: float = 1.0) 
                       F * exchange - B * step)
         cycle   = B * step + start + merge + exposed
 
+    With jitter this is a lower bound: a merge that need not wait leaves nodes apart, and over many
+    cycles some drift further than between two merges.
+
     Args:
         fabric: the cluster.
         training: the training.

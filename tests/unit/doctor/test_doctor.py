@@ -318,6 +318,18 @@ def test_the_nodes_of_a_host_share_its_link(ranks_per_node, nodes_per_host, monk
     assert rate == pytest.approx(8e9 / _advice._HEADERS / nodes_per_host, rel=1e-6)
 
 
+@pytest.mark.parametrize("gpus", [True, False])
+def test_hosts_without_gpus_pack_and_merge_in_their_own_memory(gpus, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        _advice.subprocess, "run", lambda command, **_: asked.extend(command) or _failed()
+    )
+    found = _advice.Measured(2, 5e5, 1e-5, 1, 8, 1, "MPICH", gpus=gpus)  # a link of 4 Mbit/s
+    _advice.advice(found, parameters=1e6, step_ms=10.0, limit_seconds=1.0)
+    assert ("--copy-gbytes" in asked) == (not gpus)
+    assert asked[asked.index("--rate") + 1] == f"{4e6 / _advice._HEADERS:.0f}bit"
+
+
 def _failed():
     return subprocess.CompletedProcess([], 1, "", "no")
 

@@ -267,5 +267,5 @@ def test_any_rate_is_simulated_and_some_are_emulated(rate, bits, capsys):
     if 1e7 <= bits <= 1e12:
         assert bits_per_second_of(rate) == bits
     else:
-        with pytest.raises(ValueError, match="emulated link is 10 mbit to 1000 gbit"):
+        with pytest.raises(ValueError, match="must be from 10 mbit to 1000 gbit"):
             bits_per_second_of(rate)
