@@ -86,9 +86,8 @@ def _own_part(topology: Topology, gpus: list[str], *, share: bool) -> tuple[list
     everyone, number = topology.gpus_of_host, topology.local_rank
     own = everyone[number] if number < len(everyone) else None
     if own is None or None in everyone or len(own) != len(gpus):  # only the order is known
-        with_gpus = [rank for rank, seen in enumerate(everyone) if seen is None or seen]
-        ranks = len(with_gpus) if number in with_gpus else topology.local_size
-        place = with_gpus.index(number) if number in with_gpus else number
+        without = [rank for rank, seen in enumerate(everyone) if seen == ()]
+        ranks, place = topology.local_size - len(without), number - sum(r < number for r in without)
         return share_out(gpus, place, ranks, share=share), ranks
     rivals = [rank for rank, seen in enumerate(everyone) if set(own) & {*(seen or ())}]
     for rank in rivals:
